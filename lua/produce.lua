@@ -386,12 +386,12 @@ function known.headers(value)
 end
 function known.key(value)
   if not is_text(value) then return false end
-  fields[#fields + 1] = '"key":' .. encode(value)
+  if value ~= '' then fields[#fields + 1] = '"key":' .. encode(value) end
   return true
 end
 function known.content_type(value)
   if not is_text(value) then return false end
-  fields[#fields + 1] = '"content_type":' .. encode(value)
+  if value ~= '' then fields[#fields + 1] = '"content_type":' .. encode(value) end
   return true
 end
 function known.properties(value)

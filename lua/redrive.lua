@@ -5,8 +5,8 @@
 -- ARGV   wake channel, maximum bytes of bodies, limit (0 to 1000), 1 to count only, otherwise 0, change of the times of
 --        expiry ("keep" | "drop" | "+<ms from now>", which also sets one where there was none), then the selection
 --        (selection.lua)
--- reply  number redriven, or that would be; number considered; 1 if more follow, otherwise 0; `before` of the filter;
---        score and id of the last one considered or ""
+-- reply  number redriven, or that would be; number considered; 1 if more follow, otherwise 0; `before` of the
+--        selection; score and id of the last one considered or ""
 local pending, messages, attempts, errors, dead, held_bytes = unpack(KEYS)
 local channel, max_bytes, limit, is_dry = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
 local kept, after = ARGV[5] == 'keep', tonumber(string.match(ARGV[5], '^%+(%d+)$'))

@@ -1,25 +1,26 @@
 -- include filter scores
 -- Selects dead messages for a bulk call.
 --
--- ARGV from `first` on: "ids", then at most 1000 ids; or "where", then a filter (filter.lua). A filter without `before`
--- selects messages that died up to now.
+-- ARGV from `first` on: "ids", `before` (a score; "": any), then at most 1000 ids; or "where", then a filter
+-- (filter.lua). A filter without `before` selects messages that died up to now.
 -- Returns the ids considered, their scores, the indexes of the selected ids, the number of members after these ids that
--- were not considered, and `before` of the filter.
+-- were not considered, and `before`, or without it the next millisecond.
 local function selection(dead, errors, first, now)
   if ARGV[first] == 'where' then
     if ARGV[first + 3] == '' then ARGV[first + 3] = whole(now + 1) end
     local ids, scores, _, selected, rest = matching(dead, errors, first + 1)
     return ids, scores, selected, rest, tonumber(ARGV[first + 3])
   end
-  local ids, selected, seen = { unpack(ARGV, first + 1) }, {}, {}
+  local before = tonumber(ARGV[first + 1])
+  local ids, selected, seen = { unpack(ARGV, first + 2) }, {}, {}
   local scores = redis.call('ZMSCORE', dead, unpack(ids))
   for i, id in ipairs(ids) do
-    if scores[i] and not seen[id] then
+    if scores[i] and (not before or tonumber(scores[i]) < before) and not seen[id] then
       seen[id] = true
       selected[#selected + 1] = i
     end
   end
-  return ids, scores, selected, 0, 0
+  return ids, scores, selected, 0, before or now + 1
 end
 
 -- The reply of the script: `done`, the number of `selected` that were processed; the number considered; 1 if more

@@ -63,7 +63,10 @@ pub fn log(token: &str, peer: Option<&str>, call: &str, route: &str, of: &Of<'_>
 /// The selection as text for a line.
 pub fn shown(selection: &Selection) -> Of<'static> {
     Of::Selection(match selection {
-        Selection::Ids(ids) => named(&ids.iter().collect::<Vec<_>>()),
+        Selection::Ids { ids, until } => {
+            let ids = named(&ids.iter().collect::<Vec<_>>());
+            until.map_or(ids.clone(), |until| format!("{ids} until={}", until.to_rfc3339()))
+        }
         Selection::Where(filter) => filtered(filter),
     })
 }

@@ -2,16 +2,12 @@
 
 use std::sync::Arc;
 
-use axum::{
-    body::{BodyDataStream, HttpBody},
-    extract::Request,
-    http::StatusCode,
-};
+use axum::{body::HttpBody, extract::Request, http::StatusCode};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
-    time::{Instant, timeout_at},
+    time::timeout_at,
 };
 
 use super::{deadline::Deadline, problem::Problem};
@@ -19,10 +15,6 @@ use super::{deadline::Deadline, problem::Problem};
 /// Memory of all request bodies in progress, in KiB: 256 MiB. It holds sixteen of the largest bodies, or thousands of
 /// usual ones. Further bodies wait, up to the request timeout.
 const BODY_MEMORY_KIB: usize = 256 * 1024;
-
-/// Bytes of a refused body that are read and discarded, so that the client can read its 413 instead of a reset
-/// connection. A longer body is cut off.
-const MAX_DISCARDED_BYTES: usize = 1024 * 1024;
 
 /// The memory budget of request bodies.
 pub struct BodyMemory {
@@ -93,8 +85,9 @@ pub async fn read(memory: &BodyMemory, request: Request, limit: usize) -> Result
     // The `Content-Length`, or 0.
     let announced = request.body().size_hint().lower();
     let mut stream = request.into_body().into_data_stream();
+    let refused = || Problem::too_large(format!("the body is larger than {limit} bytes"));
     if announced > limit as u64 {
-        return Err(refuse(stream, deadline, limit).await);
+        return Err(refused());
     }
     let late = |_| {
         let text = "the body did not arrive within the request timeout; nothing was changed";
@@ -105,23 +98,13 @@ pub async fn read(memory: &BodyMemory, request: Request, limit: usize) -> Result
     while let Some(chunk) = timeout_at(deadline, stream.next()).await.map_err(late)? {
         let chunk = chunk.map_err(|_| Problem::bad_request("the body broke off, or its framing is wrong"))?;
         if bytes.len() + chunk.len() > limit {
-            return Err(refuse(stream, deadline, limit).await);
+            return Err(refused());
         }
         let covered = timeout_at(deadline, share.cover(memory, bytes.len() + chunk.len())).await;
         covered.map_err(|_| Problem::unavailable("too many large requests at once; nothing was changed"))?;
         bytes.extend_from_slice(&chunk);
     }
     Ok(ReadBody { bytes: bytes.freeze(), _share: share })
-}
-
-async fn refuse(mut stream: BodyDataStream, deadline: Instant, limit: usize) -> Problem {
-    let mut discarded = 0;
-    while discarded < MAX_DISCARDED_BYTES
-        && let Ok(Some(Ok(chunk))) = timeout_at(deadline, stream.next()).await
-    {
-        discarded += chunk.len();
-    }
-    Problem::too_large(format!("the body is larger than {limit} bytes"))
 }
 
 #[cfg(test)]

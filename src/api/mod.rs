@@ -19,6 +19,7 @@ mod forecast;
 mod fuzz;
 mod health;
 mod ids;
+mod lingering;
 mod listener;
 mod message_body;
 mod messages;

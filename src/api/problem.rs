@@ -93,6 +93,16 @@ impl Problem {
         Self { errors, ..base }
     }
 
+    /// The problem with some of this number of mistakes.
+    #[must_use]
+    pub fn of(self, count: usize) -> Self {
+        let named = self.errors.len();
+        if named == count {
+            return self;
+        }
+        Self { detail: format!("{count} mistakes, of which {named} are named; nothing was changed"), ..self }
+    }
+
     pub fn too_large(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", detail)
     }

@@ -85,10 +85,11 @@ impl RawQuery {
     }
 
     fn metadata(&self, headers: &HeaderMap) -> Result<Metadata, Problem> {
-        let content_type = headers.get(header::CONTENT_TYPE).map(|value| text("Content-Type", value)).transpose()?;
+        let content_type = headers.get(header::CONTENT_TYPE).filter(|value| !value.is_empty());
+        let content_type = content_type.map(|value| text("Content-Type", value)).transpose()?;
         let metadata = Metadata {
             headers: forwarded(headers)?.into(),
-            key: self.key.clone(),
+            key: self.key.clone().filter(|key| !key.is_empty()),
             content_type,
             properties: None,
             origin: None,

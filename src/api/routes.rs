@@ -24,8 +24,8 @@ use crate::{
     store::StoreError,
 };
 
-/// Maximum size of a body with a note, in bytes: each character may be an escape of six.
-const MAX_NOTE_BODY_BYTES: usize = 4096;
+/// Maximum size of a body with a note, in bytes: each of its 500 characters may be two escapes of six.
+const MAX_NOTE_BODY_BYTES: usize = 8192;
 
 /// A route of the list. A route with keys of another type is an entry too, and does not hide the others.
 #[derive(Serialize)]
@@ -79,8 +79,8 @@ pub async fn pause(
 ) -> Result<StatusCode, Problem> {
     let body = body::read(&api.body_memory, request, MAX_NOTE_BODY_BYTES).await?;
     let note = message_body::parse_note(&body.bytes)?;
-    api.queue.pause(&route, caller.grant.name(), &note).await?;
-    caller.record("pause", &route, &Of::Note(&note), 1);
+    let is_changed = api.queue.pause(&route, caller.grant.name(), &note).await?;
+    caller.record("pause", &route, &Of::Note(&note), is_changed.into());
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -92,8 +92,8 @@ pub async fn resume(
 ) -> Result<StatusCode, Problem> {
     let body = body::read(&api.body_memory, request, MAX_NOTE_BODY_BYTES).await?;
     message_body::parse_nothing(&body.bytes)?;
-    api.queue.resume(&route).await?;
-    caller.record("resume", &route, &Of::Route, 1);
+    let is_changed = api.queue.resume(&route).await?;
+    caller.record("resume", &route, &Of::Route, is_changed.into());
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -107,7 +107,7 @@ pub async fn repartition(
 ) -> Result<StatusCode, Problem> {
     let body = body::read(&api.body_memory, request, MAX_NOTE_BODY_BYTES).await?;
     let partitions = message_body::parse_partitions(&body.bytes)?;
-    api.queue.choose_partitions(&route, partitions).await?;
-    caller.record("repartition", &route, &Of::Note(&format!("partitions: {partitions}")), 1);
+    let is_changed = api.queue.choose_partitions(&route, partitions).await?;
+    caller.record("repartition", &route, &Of::Note(&format!("partitions: {partitions}")), is_changed.into());
     Ok(StatusCode::NO_CONTENT)
 }

@@ -28,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     auth::is_probe,
     connections::{ConnectionLimits, Peer, Slot, Slots},
+    lingering::{Lingering, Unread},
     listener::{Accepted, Listener},
     problem::Problem,
     spare::SpareFiles,
@@ -145,8 +146,10 @@ async fn talk(
     };
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).max_buf_size(MAX_HEAD_BYTES).header_read_timeout(head_timeout);
-    let answer = service_fn(|mut request| {
+    let unread = Unread::default();
+    let answer = service_fn(|request: hyper::Request<Incoming>| {
         let busy = place.activity.begin();
+        let mut request = request.map(|body| unread.watch(body));
         if let Some(address) = place.peer {
             request.extensions_mut().insert(Peer(address));
         }
@@ -170,7 +173,7 @@ async fn talk(
             Ok::<_, Infallible>(response.map(end_with))
         }
     });
-    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), answer));
+    let mut connection = pin!(http.serve_connection(TokioIo::new(Lingering::new(stream, unread.clone())), answer));
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
         () = stop.cancelled() => {
@@ -196,7 +199,7 @@ async fn talk(
 /// Serves one request, which must be a probe.
 async fn on_reserved_place(
     service: &TowerToHyperService<Router>,
-    request: hyper::Request<Incoming>,
+    request: hyper::Request<Body>,
 ) -> Result<Response, Infallible> {
     if is_probe(request.uri().path()) {
         return service.call(request).await;

@@ -37,7 +37,7 @@ struct Shown<'a> {
     content_type: Option<&'a str>,
     headers: &'a Headers,
     key: Option<&'a str>,
-    /// A key that is not UTF-8, or has control characters.
+    /// A key that is not UTF-8, or has control characters. Also set for an empty `key`, which a request would ignore.
     #[serde(skip_serializing_if = "Option::is_none")]
     key_base64: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -124,7 +124,10 @@ pub fn pieces<'a>(
         content_type: metadata.content_type.as_deref(),
         headers: &metadata.headers,
         key: metadata.key.as_deref(),
-        key_base64: metadata.origin.as_ref().and_then(|origin| origin.key_base64.as_deref()),
+        key_base64: match (metadata.key.as_deref(), &metadata.origin) {
+            (Some(""), _) => Some(""),
+            (_, origin) => origin.as_ref().and_then(|origin| origin.key_base64.as_deref()),
+        },
         properties: metadata.properties.as_deref(),
         max_attempts: metadata.max_attempts,
         expires_at: metadata.expires_at,

@@ -67,8 +67,12 @@ pub struct Bulk<'a> {
 }
 
 pub enum Selection {
-    /// Distinct ids.
-    Ids(Vec<String>),
+    Ids {
+        /// Distinct ids.
+        ids: Vec<String>,
+        /// For dead messages: only those that died before this time.
+        until: Option<Value>,
+    },
     /// The body of a call, without `limit` and `dry_run`.
     Where(Map<String, Value>),
 }
@@ -81,14 +85,15 @@ impl Selection {
     /// The bodies of the calls, without `limit` and `dry_run`.
     fn bodies(&self) -> Vec<Map<String, Value>> {
         match self {
-            Selection::Ids(ids) => ids.chunks(MAX_IDS).map(body).collect(),
+            Selection::Ids { ids, until } => ids.chunks(MAX_IDS).map(|ids| body(ids, until.as_ref())).collect(),
             Selection::Where(body) => vec![body.clone()],
         }
     }
 }
 
-fn body(ids: &[String]) -> Map<String, Value> {
-    Map::from_iter([("ids".to_owned(), json!(ids))])
+fn body(ids: &[String], until: Option<&Value>) -> Map<String, Value> {
+    let until = until.map(|until| ("until".to_owned(), until.clone()));
+    [("ids".to_owned(), json!(ids))].into_iter().chain(until).collect()
 }
 
 #[derive(Default)]
@@ -107,6 +112,8 @@ struct Missing {
     count: u64,
     /// The first `MAX_NAMED` ids.
     named: Vec<String>,
+    /// Ids that were in the state when they were counted.
+    gone: u64,
 }
 
 impl Bulk<'_> {
@@ -114,18 +121,21 @@ impl Bulk<'_> {
     /// `NotFound`, after the other messages were handled, when some of the given ids are not in the state.
     pub async fn run(mut self, session: &Session<'_>, arguments: &BulkArguments) -> Result<(), Failure> {
         let (counted, missing) = match &self.selection {
-            Selection::Ids(ids) => self.look_up(session, ids, arguments.limit).await?,
+            Selection::Ids { ids, until } => self.look_up(session, ids, until.clone(), arguments.limit).await?,
             Selection::Where(body) => (self.count(session, body.clone(), arguments.limit).await?, Missing::default()),
         };
         // With a limit it does not matter whether there are more messages.
         let is_whole = !counted.more || arguments.limit == Some(counted.count);
         let about = if is_whole { "" } else { "at least " };
         // Excludes messages that die after the count, because the confirmation does not include them.
-        if let (Selection::Where(body), Some(until)) = (&mut self.selection, counted.until)
-            && !body.contains_key("until")
-        {
-            body.remove("all");
-            body.insert("until".into(), until);
+        match &mut self.selection {
+            Selection::Ids { until, .. } => *until = counted.until,
+            Selection::Where(body) => {
+                if let Some(until) = counted.until.filter(|_| !body.contains_key("until")) {
+                    body.remove("all");
+                    body.insert("until".into(), until);
+                }
+            }
         }
         let (Self { verb, done, .. }, count) = (&self, counted.count);
         let what = self.what(count);
@@ -144,9 +154,10 @@ impl Bulk<'_> {
         let json = json!({ "count": answer.count, "more": more, "dry_run": false });
         let remain = if more { "; more remain" } else { "" };
         output::result(session.global, json, format_args!("{done} {}{remain}", self.what(answer.count)))?;
-        // Messages that left the state after the count are reported as missing, too.
+        // Messages that left the state after the count are reported as missing, too; so are dead letters that died
+        // again.
         let gone = if more { 0 } else { count.saturating_sub(answer.count) };
-        self.found(&Missing { count: missing.count + gone, ..missing })
+        self.found(&Missing { count: missing.count + gone, gone, ..missing })
     }
 
     /// Number and kind of messages, such as `2 dead letters of web`.
@@ -155,16 +166,21 @@ impl Bulk<'_> {
     }
 
     fn found(&self, missing: &Missing) -> Result<(), Failure> {
-        let Missing { count, named } = missing;
-        let (Selection::Ids(ids), 1..) = (&self.selection, *count) else { return Ok(()) };
+        let Missing { count, named, gone } = missing;
+        let (Selection::Ids { ids, .. }, 1..) = (&self.selection, *count) else { return Ok(()) };
         let mut text = format!("{count} of {} are not {}", ids.len(), self.state);
         if !named.is_empty() {
             text = format!("{text}: {}", named.join(", "));
         }
         match count - named.len() as u64 {
-            rest @ 1.. if !named.is_empty() => Err(Failure::NotFound(format!("{text} and {rest} more"))),
-            _ => Err(Failure::NotFound(text)),
+            rest @ 1.. if !named.is_empty() => text = format!("{text} and {rest} more"),
+            _ => {}
         }
+        if *gone > 0 {
+            let again = if self.state == "dead" { ", or died again" } else { "" };
+            text = format!("{text}; {gone} changed state after the count{again}");
+        }
+        Err(Failure::NotFound(text))
     }
 
     async fn count(
@@ -186,16 +202,18 @@ impl Bulk<'_> {
         }
     }
 
-    /// Returns how many of `ids` are in the state, `limit` at most, and which are not.
+    /// Returns how many of `ids` are in the state, `limit` at most, and which are not. Without `until`, that of the first
+    /// reply is used.
     async fn look_up(
         &self,
         session: &Session<'_>,
         ids: &[String],
+        mut until: Option<Value>,
         limit: Option<u64>,
     ) -> Result<(Answer, Missing), Failure> {
         let (mut found, mut missing) = (0, Missing::default());
         for chunk in ids.chunks(MAX_IDS) {
-            let count = self.look_up_once(session, chunk).await?;
+            let count = self.look_up_once(session, chunk, &mut until).await?;
             found += count;
             missing.count += chunk.len() as u64 - count;
             // Bisection: each part with the number of its ids in the state. The first part is searched first.
@@ -208,18 +226,24 @@ impl Bulk<'_> {
                     missing.named.extend(part.iter().take(left).cloned());
                 } else if count < part.len() as u64 {
                     let (first, second) = part.split_at(part.len() / 2);
-                    let of_first = self.look_up_once(session, first).await?;
+                    let of_first = self.look_up_once(session, first, &mut until).await?;
                     parts.push((second, count.saturating_sub(of_first)));
                     parts.push((first, of_first));
                 }
             }
         }
         let count = limit.map_or(found, |limit| limit.min(found));
-        Ok((Answer { count, more: found > count, ..Answer::default() }, missing))
+        Ok((Answer { count, more: found > count, until, cursor: None }, missing))
     }
 
-    async fn look_up_once(&self, session: &Session<'_>, ids: &[String]) -> Result<u64, Failure> {
-        let answer = self.count_once(session, &body(ids), None).await?;
+    async fn look_up_once(
+        &self,
+        session: &Session<'_>,
+        ids: &[String],
+        until: &mut Option<Value>,
+    ) -> Result<u64, Failure> {
+        let answer = self.count_once(session, &body(ids, until.as_ref()), None).await?;
+        *until = until.take().or(answer.until);
         if answer.more {
             return Err(Failure::Failed("they were not counted in the time of a call: repeat it".into()));
         }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use clap::Args;
-use futures::{FutureExt, future::join_all};
+use futures::{FutureExt, TryFutureExt, future::join_all};
 use jiff::Zoned;
 use serde_json::{Value, json};
 use tokio::time::{Duration, timeout};
@@ -150,7 +150,26 @@ async fn ask_all(config: &Config, running_sinks: &BTreeMap<String, RunningSink>)
     });
     let (namers, redis, sinks, sources) =
         tokio::join!(ask_namers(config), redis.clone(), join_all(sinks), ask_sources(config));
-    sinks.into_iter().chain(sources).chain(namers).chain([("redis".to_owned(), redis)]).collect()
+    let routes = if redis.is_ok() { ask_routes(config).await } else { Vec::new() };
+    sinks.into_iter().chain(sources).chain(namers).chain(routes).chain([("redis".to_owned(), redis)]).collect()
+}
+
+/// Compares the numbers of partitions with the registered ones. Returns the routes that a start would move or refuse.
+async fn ask_routes(config: &Config) -> Vec<(String, Answer)> {
+    // With an error, Redis as a whole was reported. An embedded one that runs later is not known yet.
+    let Ok(backend) = open(config).await else { return Vec::new() };
+    let store = backend.store(&config.redis.key_prefix, []);
+    let mut answers = Vec::new();
+    for (name, route) in &config.routes {
+        let to = route.partitions;
+        let answer = match within(store.would_move(name, to).map_err(|error| error.to_string())).await {
+            Ok(None) => continue,
+            Ok(Some(from)) => Ok(Some(format!("the start moves its messages from {from} to {to} partitions"))),
+            Err(error) => Err(error),
+        };
+        answers.push((format!("routes.{name}"), answer));
+    }
+    answers
 }
 
 async fn ask_sink(sink: &RunningSink, settings: &dyn SinkSettings) -> Result<(), String> {

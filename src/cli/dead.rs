@@ -119,7 +119,7 @@ pub struct ActArguments {
 pub struct RedriveArguments {
     #[command(flatten)]
     act: ActArguments,
-    /// New time of expiry: `drop`, `keep`, or a duration such as `5m`, after which all these messages expire
+    /// New time of expiry: `drop`, `keep`, or a duration with its unit such as `5m`, after which all these messages expire
     #[arg(long, value_name = "EXPIRY", default_value = "drop")]
     expiry: String,
 }
@@ -142,14 +142,15 @@ async fn act_on(
     more: Map<String, Value>,
 ) -> Result<(), Failure> {
     let ActArguments { route, ids, all, filter, bulk } = arguments;
-    let filter = filter.body();
+    let mut filter = filter.body();
+    let until = if ids.is_empty() { None } else { filter.remove("until") };
     let selection = match (ids.is_empty(), all, filter.is_empty()) {
-        (false, false, true) => Selection::Ids(bulk::ids(ids)?),
+        (false, false, true) => Selection::Ids { ids: bulk::ids(ids)?, until },
         (true, true, true) => Selection::all(),
         (true, false, false) => Selection::Where(filter),
         _ => {
-            let text =
-                "select them by ids, by a filter (--reason, --contains, --since, --until), or with --all: one of these";
+            let text = "select them by ids, with or without --until, by a filter (--reason, --contains, --since, --until), \
+                        or with --all: one of these";
             return Err(Failure::Usage(text.into()));
         }
     };

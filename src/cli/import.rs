@@ -248,7 +248,7 @@ fn message(line: &[u8], now: u64) -> Result<Box<RawValue>, String> {
     if let Some(due) = fields.remove("due") {
         fields.insert("deliver_at".to_owned(), due);
     }
-    let has_type = fields.get("content_type").is_some_and(|text| text.get() != "null");
+    let has_type = fields.get("content_type").is_some_and(|text| !["null", r#""""#].contains(&text.get()));
     // As `payload`, a text without a content type would get the default one.
     if let Some(payload) = fields.remove("payload") {
         match serde_json::from_str::<String>(payload.get()) {

@@ -130,7 +130,7 @@ pub async fn cancel(session: &Session<'_>, arguments: CancelArguments) -> Result
     if let [id] = ids.as_slice() {
         return cancel_one(session, route, id, arguments.bulk.dry_run).await;
     }
-    let selection = if arguments.all { Selection::all() } else { Selection::Ids(ids) };
+    let selection = if arguments.all { Selection::all() } else { Selection::Ids { ids, until: None } };
     let (path, more) = (of_route(route, "/purge")?, Map::new());
     let (verb, done, noun) = ("cancel", "cancelled", "pending message");
     let work = Bulk { path, selection, more, verb, done, noun, route, state: "pending" };

@@ -98,18 +98,18 @@ impl Headers {
         self.0.push(Header { name, value });
     }
 
-    /// # Errors
-    /// The error about a text that some sink cannot send.
-    pub fn validate(&self) -> Result<(), String> {
+    /// The errors about texts that some sink cannot send.
+    pub fn mistakes(&self) -> impl Iterator<Item = String> {
         let mut names = BTreeMap::new();
-        for (name, value) in self.texts() {
-            check_header_name(name)?;
-            if let Some(other) = names.insert(folded_header(name), name) {
-                return Err(format!("header `{other}` and `{name}` are one header to receivers"));
+        self.texts().filter_map(move |(name, value)| {
+            if let Err(text) = check_header_name(name) {
+                return Some(text);
             }
-            check_text(value).map_err(|text| format!("header `{name}`: {text}"))?;
-        }
-        Ok(())
+            if let Some(other) = names.insert(folded_header(name), name) {
+                return Some(format!("header `{other}` and `{name}` are one header to receivers"));
+            }
+            check_text(value).err().map(|text| format!("header `{name}`: {text}"))
+        })
     }
 }
 
@@ -233,7 +233,7 @@ pub mod tests {
         fn headers_come_back_from_their_json_in_their_order(headers in any_headers()) {
             let text = serde_json::to_string(&headers).unwrap();
             prop_assert_eq!(serde_json::from_str::<Headers>(&text).unwrap(), headers.clone());
-            prop_assert_eq!(headers.validate(), Ok(()));
+            prop_assert_eq!(headers.mistakes().next(), None);
         }
     }
 

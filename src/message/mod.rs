@@ -1,6 +1,6 @@
 //! A message and its parts: the payload, the metadata, and the id, which all attempts share.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, iter, sync::Arc};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -174,26 +174,30 @@ impl Metadata {
     }
 
     /// # Errors
-    /// The name of the invalid field, and the error text.
+    /// The name of the first invalid field, and the error text.
     pub fn validate(&self) -> Result<(), (&'static str, String)> {
-        self.headers.validate().map_err(|text| ("headers", text))?;
-        for (field, value) in [("key", &self.key), ("content_type", &self.content_type)] {
-            if let Some(value) = value {
-                check_text(value).map_err(|text| (field, text))?;
-            }
-        }
-        self.properties.as_deref().map_or(Ok(()), Properties::validate).map_err(|text| ("properties", text))?;
-        if self.max_attempts == Some(0) {
-            return Err(("max_attempts", "must be at least 1".into()));
-        }
-        if self.expires_at.is_some_and(|at| UnixMillis::new(at).is_none()) {
-            return Err(("expires_at", "lies outside 1970 .. 2^53 ms".into()));
-        }
-        let size = serde_json::to_vec(self).map_or(0, |json| json.len());
-        if size > MAX_METADATA_BYTES {
-            return Err(("headers", format!("headers and key take {size} bytes, at most {MAX_METADATA_BYTES}")));
-        }
-        Ok(())
+        self.mistakes().next().map_or(Ok(()), Err)
+    }
+
+    /// The names of the invalid fields, each with its error text.
+    pub fn mistakes(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let headers = self.headers.mistakes().map(|text| ("headers", text));
+        let texts = [("key", &self.key), ("content_type", &self.content_type)];
+        let texts = texts.into_iter().filter_map(|(field, value)| Some((field, check_text(value.as_deref()?).err()?)));
+        let properties = self.properties.iter().flat_map(|properties| properties.mistakes());
+        let attempts = (self.max_attempts == Some(0)).then(|| ("max_attempts", "must be at least 1".to_owned()));
+        let is_outside = self.expires_at.is_some_and(|at| UnixMillis::new(at).is_none());
+        let expiry = is_outside.then(|| ("expires_at", "lies outside 1970 .. 2^53 ms".to_owned()));
+        let size = iter::once_with(|| serde_json::to_vec(self).map_or(0, |json| json.len()));
+        let size = size
+            .filter(|size| *size > MAX_METADATA_BYTES)
+            .map(|size| ("headers", format!("headers and key take {size} bytes, at most {MAX_METADATA_BYTES}")));
+        headers
+            .chain(texts)
+            .chain(properties.map(|text| ("properties", text)))
+            .chain(attempts)
+            .chain(expiry)
+            .chain(size)
     }
 }
 

@@ -33,23 +33,23 @@ impl Properties {
         (self != Self::default()).then_some(self)
     }
 
-    /// # Errors
-    /// The error text, with the name of the invalid property.
-    pub fn validate(&self) -> Result<(), String> {
-        for (name, value) in [
+    /// The error texts, with the names of the invalid properties.
+    pub fn mistakes(&self) -> impl Iterator<Item = String> {
+        let texts = [
             ("content_encoding", &self.content_encoding),
             ("correlation_id", &self.correlation_id),
             ("reply_to", &self.reply_to),
             ("type", &self.r#type),
             ("app_id", &self.app_id),
-        ] {
-            let Some(value) = value else { continue };
-            check_text(value).map_err(|text| format!("`{name}`: {text}"))?;
-            if value.len() > MAX_PROPERTY_BYTES {
-                return Err(format!("`{name}` has {} bytes, at most {MAX_PROPERTY_BYTES}", value.len()));
+        ];
+        texts.into_iter().filter_map(|(name, value)| {
+            let value = value.as_deref()?;
+            if let Err(text) = check_text(value) {
+                return Some(format!("`{name}`: {text}"));
             }
-        }
-        Ok(())
+            let is_long = value.len() > MAX_PROPERTY_BYTES;
+            is_long.then(|| format!("`{name}` has {} bytes, at most {MAX_PROPERTY_BYTES}", value.len()))
+        })
     }
 }
 
@@ -60,9 +60,10 @@ mod tests {
     #[test]
     fn a_property_is_a_short_text_without_control_characters() {
         let with = |app_id: &str| Properties { app_id: Some(app_id.into()), ..Properties::default() };
-        assert_eq!(with(&"é".repeat(127)).validate(), Ok(()));
-        assert_eq!(with(&"x".repeat(256)).validate(), Err("`app_id` has 256 bytes, at most 255".into()));
-        assert!(with("a\nb").validate().unwrap_err().starts_with("`app_id`: control character"));
+        let mistake = |app_id: &str| with(app_id).mistakes().next();
+        assert_eq!(mistake(&"é".repeat(127)), None);
+        assert_eq!(mistake(&"x".repeat(256)), Some("`app_id` has 256 bytes, at most 255".into()));
+        assert!(mistake("a\nb").unwrap().starts_with("`app_id`: control character"));
     }
 
     #[test]

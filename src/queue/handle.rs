@@ -223,7 +223,7 @@ impl Queue {
         // Sequential, so that each script and all of them together are bounded.
         for (partition, _) in found.partitions.iter().filter(|(partition, _)| partition.index >= first) {
             let own = match work.selection {
-                Selection::Ids(ids) => &Selection::Ids(found.own(partition, ids)),
+                Selection::Ids { ids, until } => &Selection::Ids { ids: found.own(partition, ids), until: *until },
                 filter @ Selection::Where(_) => filter,
             };
             let result = self.store.act_on_dead(partition, &DeadWork { selection: own, ..*work }, &mut done).await;
@@ -278,24 +278,23 @@ impl Queue {
         }))
     }
 
-    /// Stops claims on all instances, until `resume`. `by` is one line.
-    pub async fn pause(&self, route: &str, by: &str, note: &str) -> Result<(), QueueError> {
+    /// Stops claims on all instances, until `resume`. `by` is one line. Returns whether that changed anything.
+    pub async fn pause(&self, route: &str, by: &str, note: &str) -> Result<bool, QueueError> {
         let partitions = self.all_partitions(route)?;
         let pause = |partition| self.registry.when_open(move || self.store.pause(partition, by, note));
-        try_join_all(partitions.iter().map(pause)).await?;
-        Ok(())
+        Ok(try_join_all(partitions.iter().map(pause)).await?.contains(&true))
     }
 
-    pub async fn resume(&self, route: &str) -> Result<(), QueueError> {
+    /// Returns whether the route was paused.
+    pub async fn resume(&self, route: &str) -> Result<bool, QueueError> {
         let partitions = self.all_partitions(route)?;
         let resume = |partition| self.registry.when_open(move || self.store.resume(partition));
-        try_join_all(partitions.iter().map(resume)).await?;
-        Ok(())
+        Ok(try_join_all(partitions.iter().map(resume)).await?.contains(&true))
     }
 
     /// Sets the newest number of partitions of the route, 1 to `MAX_PARTITIONS`. The next instance that starts with
-    /// this number moves the messages.
-    pub async fn choose_partitions(&self, route: &str, partitions: u16) -> Result<(), QueueError> {
+    /// this number moves the messages. Returns whether it was not the newest.
+    pub async fn choose_partitions(&self, route: &str, partitions: u16) -> Result<bool, QueueError> {
         self.route(route)?;
         Ok(self.registry.when_open(|| self.store.choose_partitions(route, partitions)).await?)
     }

@@ -25,7 +25,11 @@ pub struct Filter {
 /// The dead messages of a bulk call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
-    Ids(Vec<MessageId>),
+    Ids {
+        ids: Vec<MessageId>,
+        /// Excludes messages that died at this time or later, such as redriven ones that died again.
+        until: Option<UnixMillis>,
+    },
     /// Without `until`, only messages that died before the call.
     Where(Filter),
 }
@@ -69,7 +73,7 @@ pub struct DeadProgress {
     pub count: u64,
     /// Whether selected messages remain.
     pub more: bool,
-    /// The `until` of the filter: messages that died later, such as redriven ones that died again, are not selected.
+    /// The `until` of the selection: messages that died later, such as redriven ones that died again, are not selected.
     pub until: Option<UnixMillis>,
     /// Score and id of the last message that was considered, in the partition in which the call continues.
     pub place: Option<(u64, MessageId)>,

@@ -108,6 +108,17 @@ async function typing(page) {
   assert.equal(await box.inputValue(), "HTTP 422");
 }
 
+/** Redrives a dead letter, beside the page, and waits until it is dead again with another error. */
+async function diesAgain(id) {
+  await stage("sink answers 409");
+  await api("POST", `routes/${ROUTE}/dead/redrive`, { ids: [id] });
+  await eventually(`${id} is dead again`, async () => {
+    const { json } = await api("GET", `routes/${ROUTE}/messages/${id}`);
+    return json.state === "dead" && json.last_error.includes("409");
+  });
+  await stage("sink answers 200");
+}
+
 async function deadLetters(page) {
   await stage("sink answers 422");
   await schedule(ROUTE, Array.from({ length: 6 }, (_, n) => ({ id: `dead-${n}`, payload: n })));
@@ -127,10 +138,22 @@ async function deadLetters(page) {
   await view(page, `#/dead?route=${ROUTE}`);
   for (const id of ["dead-1", "dead-2"]) await page.getByLabel(`Select ${id}`).check();
   await page.getByRole("button", { name: "Purge 2 selected" }).click();
+  await dialog(page).getByText("2 dead letters", { exact: true }).waitFor();
+  await diesAgain("dead-1");
   await confirm(page, "Purge", ROUTE);
-  await shows(page, "Purged 2 dead letters");
+  await shows(page, "Purged 1 dead letter of");
+  await dead(5);
+  assert.ok(await isGone("dead-2")());
+
+  await view(page, `#/messages/${ROUTE}/dead-1`);
+  await shows(page, "HTTP 409");
+  await page.getByRole("button", { name: "Purge" }).click();
+  await dialog(page).getByText("1 dead letter", { exact: true }).waitFor();
+  await confirm(page, "Purge", ROUTE);
+  await shows(page, "Purged 1 dead letter of");
   await dead(4);
-  assert.ok(await isGone("dead-1")() && await isGone("dead-2")());
+  assert.ok(await isGone("dead-1")());
+  await view(page, `#/dead?route=${ROUTE}`);
 
   // Grouped by reason, then by error.
   await page.getByRole("link", { name: "3 rejected", exact: true }).click();

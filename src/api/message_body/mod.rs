@@ -13,7 +13,7 @@ pub use self::selection::{
     DeadRequest, MAX_CONTAINS, PurgeRequest, parse_dead, parse_note, parse_nothing, parse_partitions, parse_purge,
 };
 use self::{
-    fields::{Faults, given, integer, items, json, moment, object, read},
+    fields::{Faults, filled, given, integer, items, json, moment, read},
     headers::{headers, properties},
 };
 use super::problem::{FieldError, Problem};
@@ -64,7 +64,7 @@ pub fn parse(body: &[u8], rules: &Rules) -> Result<Batch, Problem> {
     let items = faults.keep(items(whole, "")).unwrap_or_default();
     let mut messages = Vec::with_capacity(items.len());
     for (index, item) in items.into_iter().enumerate() {
-        faults.at = format!("/{index}");
+        faults.begin(format!("/{index}"));
         messages.extend(message(item, rules, &mut faults));
     }
     faults.end(Some(Batch::Many(messages)))
@@ -78,9 +78,9 @@ raw_object!(Patch: delay, deliver_at);
 /// Those of `parse`.
 pub fn parse_due(body: &[u8]) -> Result<Due, Problem> {
     let mut faults = Faults::default();
-    let patch: Option<Patch> = faults.keep(object(json(body)?, ""));
+    let patch: Option<Patch> = faults.object(json(body)?, "");
     let due = patch.and_then(|patch| due(patch.delay, patch.deliver_at, &mut faults));
-    if due.is_none() && faults.errors.is_empty() {
+    if due.is_none() && faults.is_empty() {
         faults.add("", "one of `delay` and `deliver_at` is needed");
     }
     faults.end(due)
@@ -93,13 +93,14 @@ raw_object!(
 
 /// The message must be discarded if `faults` has errors in the end.
 fn message(item: &RawValue, rules: &Rules, faults: &mut Faults) -> Option<NewMessage> {
-    let fields: Fields = faults.keep(object(item, &faults.at))?;
+    let at = faults.pointer("");
+    let fields: Fields = faults.object(item, &at)?;
     let given_id = faults.field("id", given(fields.id), new_id);
     let due = due(fields.delay, fields.deliver_at, faults).unwrap_or(Due::NOW);
     let (payload, default_type) = payload(&fields, rules.max_payload, faults).unwrap_or_default();
-    let content_type = faults.field("content_type", given(fields.content_type), read);
-    let mut origin = faults.field("origin", given(fields.origin), origin::origin).unwrap_or_default();
-    let mut key = faults.field("key", given(fields.key), read);
+    let content_type = faults.field("content_type", filled(fields.content_type), read);
+    let mut origin = faults.part("origin", given(fields.origin), origin::origin).unwrap_or_default();
+    let mut key = faults.field("key", filled(fields.key), read);
     if let Some(given) = faults.field("key_base64", given(fields.key_base64), origin::key) {
         if key.is_some() {
             faults.add("", "`key` and `key_base64` exclude each other");
@@ -110,10 +111,10 @@ fn message(item: &RawValue, rules: &Rules, faults: &mut Faults) -> Option<NewMes
         }
     }
     let metadata = Metadata {
-        headers: faults.field("headers", given(fields.headers), headers).unwrap_or_default(),
+        headers: faults.part("headers", given(fields.headers), headers).unwrap_or_default(),
         key,
         content_type: content_type.or_else(|| default_type.map(str::to_owned)),
-        properties: faults.field("properties", given(fields.properties), properties).flatten(),
+        properties: faults.part("properties", given(fields.properties), properties).flatten(),
         origin: origin.or_none(),
         max_attempts: faults.field("max_attempts", given(fields.max_attempts), integer),
         expires_at: faults
@@ -121,7 +122,7 @@ fn message(item: &RawValue, rules: &Rules, faults: &mut Faults) -> Option<NewMes
             .map(UnixMillis::get),
     };
     let on_conflict: Option<OnConflict> = faults.field("on_conflict", given(fields.on_conflict), read);
-    if let Err((name, text)) = metadata.validate() {
+    for (name, text) in metadata.mistakes() {
         faults.add(&format!("/{name}"), text);
     }
     // Not for messages of a source: they may have both encodings, which are distinct in RabbitMQ.
@@ -172,10 +173,10 @@ fn due(delay: Option<&RawValue>, deliver_at: Option<&RawValue>, faults: &mut Fau
     let (delay, deliver_at) = (given(delay), given(deliver_at));
     if delay.is_some() && deliver_at.is_some() {
         faults.add("", "`delay` and `deliver_at` exclude each other");
-        return None;
     }
     let delay = faults.field("delay", delay, |raw, at| moment(raw, at, Due::parse_delay));
-    delay.or_else(|| faults.field("deliver_at", deliver_at, |raw, at| moment(raw, at, Due::parse_deliver_at)))
+    let deliver_at = faults.field("deliver_at", deliver_at, |raw, at| moment(raw, at, Due::parse_deliver_at));
+    delay.or(deliver_at)
 }
 
 fn new_id(raw: &RawValue, pointer: &str) -> Result<MessageId, FieldError> {

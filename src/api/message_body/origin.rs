@@ -7,12 +7,12 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{
-    fields::{given, object, read},
+    fields::{Faults, given, read},
     headers::properties,
 };
 use crate::{
     api::problem::FieldError,
-    message::{Origin, Properties, check_text},
+    message::{Origin, check_text},
 };
 
 /// Maximum length of an AMQP property, in bytes.
@@ -20,25 +20,22 @@ const MAX_PROPERTY_BYTES: usize = 255;
 
 raw_object!(Given: id, selectors, message_id, exchange, cluster_id, timestamp, content_type, properties, tombstone);
 
-pub fn origin(raw: &RawValue, pointer: &str) -> Result<Origin, FieldError> {
-    let all: Given = object(raw, pointer)?;
-    Ok(Origin {
-        id: optional(all.id, pointer, "id")?,
+pub fn origin(raw: &RawValue, pointer: &str, faults: &mut Faults) -> Origin {
+    let Some(all): Option<Given> = faults.object(raw, pointer) else { return Origin::default() };
+    let properties = given(all.properties).and_then(|raw| properties(raw, &format!("{pointer}/properties"), faults));
+    let mut part = Part { pointer, faults };
+    Origin {
+        id: part.read("id", all.id),
         key_base64: None,
-        selectors: optional::<BTreeMap<_, _>>(all.selectors, pointer, "selectors")?.unwrap_or_default(),
-        message_id: short(all.message_id, pointer, "message_id")?,
-        exchange: short(all.exchange, pointer, "exchange")?,
-        cluster_id: short(all.cluster_id, pointer, "cluster_id")?,
-        timestamp: optional(all.timestamp, pointer, "timestamp")?,
-        tombstone: optional(all.tombstone, pointer, "tombstone")?.unwrap_or_default(),
-        content_type: short(all.content_type, pointer, "content_type")?,
-        properties: match given(all.properties) {
-            Some(raw) => {
-                properties(raw, &format!("{pointer}/properties"))?.map(|properties: Box<Properties>| *properties)
-            }
-            None => None,
-        },
-    })
+        selectors: part.read::<BTreeMap<_, _>>("selectors", all.selectors).unwrap_or_default(),
+        message_id: part.short("message_id", all.message_id),
+        exchange: part.short("exchange", all.exchange),
+        cluster_id: part.short("cluster_id", all.cluster_id),
+        timestamp: part.read("timestamp", all.timestamp),
+        tombstone: part.read("tombstone", all.tombstone).unwrap_or_default(),
+        content_type: part.short("content_type", all.content_type),
+        properties: properties.map(|properties| *properties),
+    }
 }
 
 /// A key in base64: its text, or its base64 if the bytes are not text.
@@ -52,21 +49,23 @@ pub fn key(raw: &RawValue, pointer: &str) -> Result<Result<String, String>, Fiel
     })
 }
 
-fn optional<'a, T: Deserialize<'a>>(
-    raw: Option<&'a RawValue>,
-    pointer: &str,
-    name: &str,
-) -> Result<Option<T>, FieldError> {
-    given(raw).map(|raw| read(raw, &format!("{pointer}/{name}"))).transpose()
+/// The fields of an origin at `pointer`.
+struct Part<'a> {
+    pointer: &'a str,
+    faults: &'a mut Faults,
 }
 
-fn short(raw: Option<&RawValue>, pointer: &str, name: &str) -> Result<Option<String>, FieldError> {
-    let text: Option<String> = optional(raw, pointer, name)?;
-    match text {
-        Some(text) if text.len() > MAX_PROPERTY_BYTES => {
+impl Part<'_> {
+    fn read<'a, T: Deserialize<'a>>(&mut self, name: &str, raw: Option<&'a RawValue>) -> Option<T> {
+        self.faults.keep(read(given(raw)?, &format!("{}/{name}", self.pointer)))
+    }
+
+    fn short(&mut self, name: &str, raw: Option<&RawValue>) -> Option<String> {
+        let text: String = self.read(name, raw)?;
+        if text.len() > MAX_PROPERTY_BYTES {
             let problem = format!("has {} bytes, at most {MAX_PROPERTY_BYTES}", text.len());
-            Err(FieldError::new(format!("{pointer}/{name}"), problem))
+            self.faults.push(FieldError::new(format!("{}/{name}", self.pointer), problem));
         }
-        text => Ok(text),
+        Some(text)
     }
 }

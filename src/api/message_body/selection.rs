@@ -4,12 +4,12 @@ use std::collections::HashSet;
 
 use serde_json::value::RawValue;
 
-use super::fields::{Faults, id, integer, items, json, moment, object, read};
+use super::fields::{Faults, id, integer, items, json, moment, read, whole};
 use crate::{
     api::problem::{FieldError, Problem},
     message::{DeadReason, MAX_PARTITIONS, MessageId},
     store::{DeadAction, Expiry, Filter, Selection},
-    time::{Due, parse_instant},
+    time::{self, Due, parse_instant},
 };
 
 // `all` must be `true`: a `null` does not select all, because an unset variable may have produced it.
@@ -37,7 +37,7 @@ pub fn parse_dead(body: &[u8], action: DeadAction) -> Result<DeadRequest, Proble
     if body.is_empty() {
         return Err(Problem::invalid(vec![FieldError::new("", NOTHING_SELECTED)]));
     }
-    let given: Dead = object(json(body)?, "").map_err(|error| Problem::bad_request(error.detail))?;
+    let given: Dead = whole(body)?;
     let mut faults = Faults::default();
     let action = match (action, faults.field("expiry", given.expiry, expiry)) {
         (DeadAction::Redrive(_), Some(expiry)) => DeadAction::Redrive(expiry),
@@ -60,19 +60,24 @@ pub fn parse_dead(body: &[u8], action: DeadAction) -> Result<DeadRequest, Proble
         until: faults.field("until", given.until, |raw, at| moment(raw, at, parse_instant)),
         retried: false,
     };
-    let filters = [given.reason, given.contains, given.since, given.until].iter().flatten().count() > 0;
+    // `until` bounds ids, too.
+    let filters = [given.reason, given.contains, given.since, given.until.filter(|_| ids.is_none())];
+    let filters = filters.iter().flatten().count() > 0;
     if u8::from(all) + u8::from(ids.is_some()) + u8::from(filters) > 1 {
-        faults.add("", "`all`, `ids` and a filter exclude each other");
-    } else if ids.as_ref().is_some_and(Vec::is_empty) && faults.errors.is_empty() {
+        faults.add("", "`all`, `ids` and a filter exclude each other, except that `ids` can have an `until`");
+    } else if ids.as_ref().is_some_and(Vec::is_empty) && faults.is_empty() {
         faults.add("/ids", "selects nothing");
-    } else if !all && ids.is_none() && !filters && faults.errors.is_empty() {
+    } else if !all && ids.is_none() && !filters && faults.is_empty() {
         faults.add("", NOTHING_SELECTED);
     }
     let cursor = faults.field("cursor", given.cursor, read);
     if cursor.is_some() && ids.is_some() {
         faults.add("/cursor", "is not for `ids`");
     }
-    let selection = ids.map_or(Selection::Where(filter), Selection::Ids);
+    let selection = match ids {
+        Some(ids) => Selection::Ids { ids, until: filter.until },
+        None => Selection::Where(filter),
+    };
     faults.end(Some(DeadRequest { action, selection, limit, dry_run, cursor }))
 }
 
@@ -90,15 +95,23 @@ fn contains(raw: &RawValue, pointer: &str) -> Result<String, FieldError> {
     Ok(text)
 }
 
-/// `keep`, `drop`, or a duration from now.
+/// `keep`, `drop`, or a duration from now: a number of milliseconds, or a text with its unit. A text without a unit is
+/// refused, because the operator may have meant minutes.
 fn expiry(raw: &RawValue, pointer: &str) -> Result<Expiry, FieldError> {
-    match raw.get() {
-        r#""keep""# => Ok(Expiry::Keep),
-        r#""drop""# => Ok(Expiry::Drop),
-        _ => match moment(raw, pointer, Due::parse_delay) {
-            Ok(Due::After(millis @ 1..)) => Ok(Expiry::After(millis)),
-            _ => Err(FieldError::new(pointer, "is `keep`, `drop`, or a duration from now such as `5m`")),
-        },
+    if raw.get().starts_with('"') {
+        match &*read::<String>(raw, pointer)? {
+            "keep" => return Ok(Expiry::Keep),
+            "drop" => return Ok(Expiry::Drop),
+            bare if time::number(bare).is_some() => {
+                let text = format!("`{bare}` has no unit: write a duration such as `5s` or `5m`");
+                return Err(FieldError::new(pointer, text));
+            }
+            _ => {}
+        }
+    }
+    match moment(raw, pointer, Due::parse_delay) {
+        Ok(Due::After(millis @ 1..)) => Ok(Expiry::After(millis)),
+        _ => Err(FieldError::new(pointer, "is `keep`, `drop`, or a duration from now such as `5m`")),
     }
 }
 
@@ -118,7 +131,7 @@ pub fn parse_note(body: &[u8]) -> Result<String, Problem> {
     if body.is_empty() {
         return Ok(String::new());
     }
-    let given: Pause = object(json(body)?, "").map_err(|error| Problem::bad_request(error.detail))?;
+    let given: Pause = whole(body)?;
     let mut faults = Faults::default();
     let note = faults.field("note", given.note, read).unwrap_or_else(String::new);
     if note.chars().count() > MAX_NOTE_CHARS {
@@ -133,10 +146,15 @@ pub fn parse_nothing(body: &[u8]) -> Result<(), Problem> {
     #[derive(serde::Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Nothing {}
-    if !body.is_empty() {
-        let Nothing {} = object(json(body)?, "").map_err(|error| Problem::bad_request(error.detail))?;
+    if body.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    let raw = json(body)?;
+    // A derived struct alone would also accept an array.
+    if !raw.get().starts_with('{') {
+        return Err(Problem::bad_request("must be an object"));
+    }
+    read(raw, "").map(|Nothing {}| ()).map_err(|error| Problem::bad_request(error.detail))
 }
 
 /// The requested number of partitions of a route.
@@ -144,11 +162,11 @@ pub fn parse_nothing(body: &[u8]) -> Result<(), Problem> {
 /// # Errors
 /// Those of `parse_dead`.
 pub fn parse_partitions(body: &[u8]) -> Result<u16, Problem> {
-    let given: Repartition = object(json(body)?, "").map_err(|error| Problem::bad_request(error.detail))?;
+    let given: Repartition = whole(body)?;
     let mut faults = Faults::default();
     let partitions: u64 = faults.field("partitions", given.partitions, read).unwrap_or(0);
     let number = u16::try_from(partitions).ok().filter(|number| (1..=MAX_PARTITIONS).contains(number));
-    if number.is_none() && faults.errors.is_empty() {
+    if number.is_none() && faults.is_empty() {
         faults.add("/partitions", format!("is from 1 to {MAX_PARTITIONS}"));
     }
     faults.end(number)
@@ -171,7 +189,7 @@ pub struct PurgeRequest {
 /// # Errors
 /// 400 for invalid JSON or unknown fields; 422 when nothing is selected, or a field is invalid.
 pub fn parse_purge(body: &[u8]) -> Result<PurgeRequest, Problem> {
-    let given: Purge = object(json(body)?, "").map_err(|error| Problem::bad_request(error.detail))?;
+    let given: Purge = whole(body)?;
     let mut faults = Faults::default();
     let all = faults.field("all", given.all, read).unwrap_or(false);
     let limit = faults.field("limit", given.limit, integer).unwrap_or(DEFAULT_PURGED);
@@ -182,8 +200,8 @@ pub fn parse_purge(body: &[u8]) -> Result<PurgeRequest, Problem> {
     let ids = given.ids.map(|raw| ids(raw, &mut faults));
     match &ids {
         Some(_) if all => faults.add("", "`all` and `ids` exclude each other"),
-        Some(ids) if ids.is_empty() && faults.errors.is_empty() => faults.add("/ids", "selects nothing"),
-        None if !all && faults.errors.is_empty() => {
+        Some(ids) if ids.is_empty() && faults.is_empty() => faults.add("/ids", "selects nothing"),
+        None if !all && faults.is_empty() => {
             faults.add("", "selects nothing: one of `ids` and `\"all\": true` is needed");
         }
         _ => {}

@@ -241,6 +241,10 @@ fn a_redrive_alone_has_an_expiry() {
     for bad in ["null", "0", "-1", r#""soon""#, r#""Keep""#, "true", "{}"] {
         assert!(expiry(bad).is_err(), "{bad}");
     }
+    for bare in ["5", "0", "5.0", "1e3"] {
+        let (_, errors) = expiry(&format!("\"{bare}\"")).expect_err(bare).parts();
+        assert_eq!(errors[0].detail, format!("`{bare}` has no unit: write a duration such as `5s` or `5m`"));
+    }
     assert!(parse_dead(br#"{"all":true,"expiry":"drop"}"#, DeadAction::Purge).is_err());
 }
 
@@ -256,7 +260,11 @@ fn dead_messages_are_selected_in_one_way_never_by_omission() {
     };
     for (body, selection) in [
         (r#"{"all":true}"#, Selection::Where(Filter::default())),
-        (r#"{"ids":["a"]}"#, Selection::Ids(vec![MessageId::parse("a").unwrap()])),
+        (r#"{"ids":["a"]}"#, Selection::Ids { ids: vec![MessageId::parse("a").unwrap()], until: None }),
+        (
+            r#"{"ids":["a"],"until":1700000000001}"#,
+            Selection::Ids { ids: vec![MessageId::parse("a").unwrap()], until: at(1_700_000_000_001) },
+        ),
         (
             r#"{"reason":"rejected","contains":"HTTP 4","since":1700000000000,"until":"2023-11-14T22:13:20.001Z"}"#,
             Selection::Where(filter),
@@ -282,6 +290,9 @@ fn dead_messages_are_selected_in_one_way_never_by_omission() {
         r#"{"all":true,"ids":["a"]}"#,
         r#"{"all":true,"reason":"rejected"}"#,
         r#"{"ids":["a"],"contains":"x"}"#,
+        r#"{"ids":["a"],"since":1700000000000}"#,
+        r#"{"ids":["a"],"until":"soon"}"#,
+        r#"{"all":true,"until":1700000000000}"#,
         r#"{"reason":"reject"}"#,
         r#"{"contains":""}"#,
         r#"{"since":1700000000}"#,
@@ -361,7 +372,7 @@ async fn a_wrong_header_key_or_origin_is_named_by_its_pointer() {
         (r#""key_base64":"?""#, "/key_base64"),
         (r#""origin":{"no":1}"#, "/origin"),
         (r#""origin":{"timestamp":-1}"#, "/origin/timestamp"),
-        (r#""origin":{"properties":{"priority":256}}"#, "/origin/properties"),
+        (r#""origin":{"properties":{"priority":256}}"#, "/origin/properties/priority"),
     ] {
         assert_eq!(pointers(&format!(r#"{{"payload":1,{fields}}}"#)).await, [pointer], "{fields}");
     }

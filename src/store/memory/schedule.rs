@@ -22,8 +22,13 @@ impl MemoryPartition {
     }
 
     /// Schedules a message as lua/produce.lua does.
+    /// An empty key or content type is none.
     pub fn produce(&mut self, message: &NewMessage, now: u64, settings: PartitionSettings) -> Scheduled {
-        let (status, due) = self.schedule_one(message, now, settings, codec::encode_first);
+        let mut message = message.clone();
+        for text in [&mut message.metadata.key, &mut message.metadata.content_type] {
+            text.take_if(|text| text.is_empty());
+        }
+        let (status, due) = self.schedule_one(&message, now, settings, codec::encode_first);
         Scheduled { id: message.id.clone(), due: unix_millis(due), status }
     }
 
@@ -183,9 +188,11 @@ impl MemoryPartition {
                 let matching = self.dead.iter().filter(|(id, died)| self.matches(filter, id, *died) && *died <= now);
                 selected.extend(matching.map(|(id, _)| id.to_owned()));
             }
-            Selection::Ids(ids) => {
-                for id in ids.iter().map(MessageId::as_str).filter(|id| self.dead.contains(id)) {
-                    if !selected.iter().any(|known| known == id) {
+            Selection::Ids { ids, until } => {
+                let filter = Filter { until: *until, ..Filter::default() };
+                for id in ids.iter().map(MessageId::as_str) {
+                    let is_dead = self.dead.get(id).is_some_and(|died| self.matches(&filter, id, died));
+                    if is_dead && !selected.iter().any(|known| known == id) {
                         selected.push(id.to_owned());
                     }
                 }

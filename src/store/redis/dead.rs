@@ -72,9 +72,9 @@ impl RedisStore {
         let keys = self.keys(partition)?;
         let (mut filter, mut ids) = match work.selection {
             Selection::Where(filter) => (Filter { until: done.until.or(filter.until), ..filter.clone() }, None),
-            Selection::Ids(ids) => {
+            Selection::Ids { ids, until } => {
                 self.pull(partition, ids.iter()).await?;
-                (Filter::default(), Some(&ids[..]))
+                (Filter { until: *until, ..Filter::default() }, Some(&ids[..]))
             }
         };
         let mut place = done.place.clone();
@@ -108,7 +108,10 @@ impl RedisStore {
                 });
             }
             call = match ids {
-                Some(ids) => ids.iter().take(MAX_BATCH).fold(call.arg("ids"), |call, id| call.arg(id.as_str())),
+                Some(ids) => {
+                    let call = call.arg("ids").arg(bound(filter.until));
+                    ids.iter().take(MAX_BATCH).fold(call, |call, id| call.arg(id.as_str()))
+                }
                 None => filtered(call.arg("where"), MAX_BATCH, &filter, place.as_ref()),
             };
             let reply: Vec<Value> = call.run(&self.servers).await?;
@@ -128,6 +131,7 @@ impl RedisStore {
                 }
             }
             if let Some(ids) = &mut ids {
+                done.until = done.until.or(until);
                 *ids = &ids[usize::try_from(reached).unwrap_or(usize::MAX).min(ids.len())..];
                 continue;
             }
@@ -189,9 +193,13 @@ impl RedisStore {
     }
 }
 
+/// A score as an argument; empty without one.
+fn bound(at: Option<UnixMillis>) -> String {
+    at.map_or_else(String::new, |at| at.get().to_string())
+}
+
 /// The arguments of lua/include/filter.lua: at most `most` messages are considered.
 pub(super) fn filtered(call: Call, most: usize, filter: &Filter, place: Option<&(u64, MessageId)>) -> Call {
-    let bound = |at: Option<UnixMillis>| at.map_or_else(String::new, |at| at.get().to_string());
     let call = call
         .arg(most)
         .arg(bound(filter.since))

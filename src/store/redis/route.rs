@@ -256,31 +256,62 @@ impl RedisStore {
         known: &KnownRoute,
         stored: &str,
     ) -> Result<(), RegistrationError> {
-        let partitions = route.settings.partitions;
-        let (name, registered) = (route.settings.name.to_string(), known.settings.partitions);
+        let RouteSettings { name, partitions, .. } = &route.settings;
+        let generations = self.replacing((name, *partitions), known, stored, route.generations())?;
+        Ok(self.begin_move(route, known, stored, &generations).await?)
+    }
+
+    /// The generations of a route after its number of partitions is replaced. `generations`: the known ones.
+    fn replacing(
+        &self,
+        (name, partitions): (&str, u16),
+        known: &KnownRoute,
+        stored: &str,
+        mut generations: Generations,
+    ) -> Result<Generations, RegistrationError> {
+        let (route, registered) = (name.to_owned(), known.settings.partitions);
         if self.servers.cluster().is_some() {
-            return Err(RegistrationError::OnCluster { route: name, stored: registered, partitions });
+            return Err(RegistrationError::OnCluster { route, stored: registered, partitions });
         }
-        let mut generations = route.generations();
         let own = generations.of(partitions);
         if own > 0 && own <= generations.of(registered) {
-            return Err(RegistrationError::Outdated { route: name, stored: registered, partitions });
+            return Err(RegistrationError::Outdated { route, stored: registered, partitions });
         }
         if known.former.is_some() {
-            return Err(route.mismatch(stored.to_owned()));
+            return Err(RegistrationError::Mismatch { route, stored: stored.to_owned(), partitions });
         }
         if own == 0 {
             generations.choose(partitions);
         }
-        Ok(self.begin_move(route, known, stored, &generations).await?)
+        Ok(generations)
+    }
+
+    /// The number of partitions from which a start with `partitions` would move the messages of a route; `None` if it
+    /// would not. Only reads.
+    ///
+    /// # Errors
+    /// Those with which the start would be refused.
+    pub async fn would_move(&self, name: &str, partitions: u16) -> Result<Option<u16>, RegistrationError> {
+        let routes_key = routes_key(&self.prefix);
+        let stored: Option<String> =
+            self.servers.run(&routes_key, redis::cmd("HGET").arg(&routes_key).arg(name)).await?;
+        let Some(stored) = stored else { return Ok(None) };
+        let Some(known) = RouteSettings::from_json(name, &stored) else {
+            return Err(RegistrationError::Mismatch { route: name.to_owned(), stored, partitions });
+        };
+        if known.settings.partitions == partitions {
+            return Ok(None);
+        }
+        self.replacing((name, partitions), &known, &stored, known.generations.clone())?;
+        Ok(Some(known.settings.partitions))
     }
 
     /// Makes `partitions` the newest number of `route`: the next instance that starts with it moves the messages there,
-    /// even if another number replaced it before.
+    /// even if another number replaced it before. Returns whether it was not the newest.
     ///
     /// # Errors
     /// `Refused` on a cluster.
-    pub async fn choose_partitions(&self, route: &str, partitions: u16) -> Result<(), StoreError> {
+    pub async fn choose_partitions(&self, route: &str, partitions: u16) -> Result<bool, StoreError> {
         let route = self.route(route)?;
         if self.servers.cluster().is_some() {
             let text = "on a redis cluster the number of partitions cannot be changed".to_owned();
@@ -302,7 +333,7 @@ impl RedisStore {
             let call = script::REGISTER.keys(&[&routes_key]).arg(&**name).arg(stored).arg(text);
             let reply: String = call.run(&self.servers).await?;
             if matches!(reply.as_str(), "kept" | "updated") {
-                return Ok(());
+                return Ok(reply == "updated");
             }
         }
         let text = format!("other instances change route `{name}` at the same time");
@@ -375,16 +406,17 @@ impl RedisStore {
         Ok(known.iter().filter_map(|(name, json)| Some(RouteSettings::from_json(name, json)?.settings)).collect())
     }
 
-    /// Pauses a current or former partition of a route. `by`: one line.
-    pub async fn pause(&self, partition: &Partition, by: &str, note: &str) -> Result<(), StoreError> {
+    /// Pauses a current or former partition of a route. `by`: one line. Returns whether that changed anything.
+    pub async fn pause(&self, partition: &Partition, by: &str, note: &str) -> Result<bool, StoreError> {
         self.set_paused(partition, &["pause", by, note]).await
     }
 
-    pub async fn resume(&self, partition: &Partition) -> Result<(), StoreError> {
+    /// Returns whether the partition was paused.
+    pub async fn resume(&self, partition: &Partition) -> Result<bool, StoreError> {
         self.set_paused(partition, &["resume"]).await
     }
 
-    async fn set_paused(&self, partition: &Partition, change: &[&str]) -> Result<(), StoreError> {
+    async fn set_paused(&self, partition: &Partition, change: &[&str]) -> Result<bool, StoreError> {
         let keys = self.any_keys(partition);
         // A former partition is closed.
         let layout = if self.keys(partition).is_ok() { self.layout(partition)? } else { String::new() };

@@ -222,6 +222,32 @@ async fn a_redrive_in_parts_selects_no_message_twice_although_it_dies_again() {
 }
 
 #[tokio::test]
+async fn an_id_that_died_again_since_it_was_counted_is_not_selected() {
+    let server = ApiServer::start().await;
+    for id in ["again", "once"] {
+        server.bury("a", id).await;
+    }
+    let call = async |name: &str, body: Value| {
+        let answer = server.call("POST", &format!("/v1/routes/a/dead/{name}"), &body.to_string()).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        answer.json
+    };
+    let counted = call("purge", json!({"ids": ["again", "once"], "dry_run": true})).await;
+    assert_eq!(counted["count"], 2, "{counted}");
+    let until = counted["until"].clone();
+    server.pass_millisecond().await;
+    assert_eq!(call("redrive", json!({"ids": ["again"], "until": until})).await["count"], 1);
+    server.bury_all("a", 1, DeadReason::Rejected, "HTTP 409").await;
+    for (name, dry_run, count) in [("redrive", true, 1), ("purge", true, 1), ("purge", false, 1), ("purge", false, 0)] {
+        let body = json!({"ids": ["again", "once"], "until": until, "dry_run": dry_run});
+        let answer = call(name, body).await;
+        assert_eq!((&answer["count"], &answer["until"]), (&json!(count), &until), "{name}: {answer}");
+    }
+    assert_eq!(server.ids_in("a", "dead").await, ["again"]);
+    assert_eq!(call("redrive", json!({"ids": ["again"]})).await["count"], 1);
+}
+
+#[tokio::test]
 async fn a_summary_counts_by_reason_with_the_latest_as_sample() {
     let server = ApiServer::start().await;
     server.bury("a", "d1").await;

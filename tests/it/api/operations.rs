@@ -40,6 +40,13 @@ async fn pausing_stops_claims_until_resumed() {
     assert_eq!(paused["paused_by"], Value::Null, "there are no tokens");
     assert!(paused["paused_at"].as_str().is_some_and(|at| at.starts_with("20")), "{paused}");
     assert!(server.claim("a").await.is_empty());
+    // Every character as two escapes.
+    let longest = format!(r#"{{ "note" : "{}" }}"#, r"\ud83d\ude00".repeat(500));
+    assert_eq!(server.call("POST", "/v1/routes/a/pause", &longest).await.status, 204);
+    let note = server.call("GET", "/v1/routes/a", "").await.json["note"].clone();
+    assert_eq!(note, "\u{1f600}".repeat(500));
+    let longer = longest.replace(" }", "x }").replace("\"x }", "x\" }");
+    assert_eq!(server.call("POST", "/v1/routes/a/pause", &longer).await.problem(422), "invalid");
     assert_eq!(server.call("POST", "/v1/routes/a/resume", "").await.status, 204);
     assert_eq!(server.call("GET", "/v1/routes/a", "").await.json["paused"], false);
     assert_eq!(server.claim("a").await.len(), 1);

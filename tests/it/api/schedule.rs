@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::{ApiServer, MAX_PAYLOAD, answer};
 
@@ -111,6 +111,95 @@ async fn one_invalid_item_refuses_the_whole_array_and_each_is_named() {
     assert_eq!(refused.problem(413), "too-large");
     assert_eq!(refused.json["errors"][0]["pointer"], "/1/payload");
     assert!(server.ids_in("a", "pending").await.is_empty());
+}
+
+#[tokio::test]
+async fn all_mistakes_of_a_message_are_named_at_once() {
+    let server = ApiServer::start().await;
+    let named = async |body: &str| {
+        let refused = server.call("POST", MESSAGES, body).await;
+        assert_eq!(refused.problem(422), "invalid");
+        let errors = refused.json["errors"].as_array().expect("errors").clone();
+        let pointers = errors.iter().map(|one| one["pointer"].as_str().expect("a pointer").to_owned());
+        (pointers.collect::<Vec<_>>(), refused.text)
+    };
+    let body = r#"{"payload":1,"dealy":1,"key":7,"max_attempts":0,"delay":"soon","deliver_at":"later","foo":2,
+        "headers":[{"name":7,"value":"x","x":1},{"name":"b","type":"int","value":1},{"value":""}],
+        "properties":{"priority":256,"type":1,"nope":1},"origin":{"timestamp":-1,"cluster_id":1}}"#;
+    let (mut pointers, text) = named(body).await;
+    pointers.sort();
+    let expected = [
+        "",
+        "",
+        "",
+        "/delay",
+        "/deliver_at",
+        "/headers/0",
+        "/headers/0/name",
+        "/key",
+        "/origin/cluster_id",
+        "/origin/timestamp",
+    ];
+    assert_eq!(pointers, expected, "{text}");
+    assert!(text.contains("16 mistakes, of which 10 are named"), "{text}");
+    let body = r#"{"payload":1,"properties":{"priority":256,"type":1,"nope":1,"app_id":""},"max_attempts":0,
+        "origin":{"timestamp":-1,"cluster_id":1},"headers":{"Host":"x","a":1}}"#;
+    let (mut pointers, text) = named(body).await;
+    pointers.sort();
+    let expected = [
+        "/headers",
+        "/headers",
+        "/max_attempts",
+        "/origin/cluster_id",
+        "/origin/timestamp",
+        "/properties",
+        "/properties/priority",
+        "/properties/type",
+    ];
+    assert_eq!(pointers, expected, "{text}");
+    // Mistakes of the message as a whole.
+    let body = r#"{"payload":1,"key":"a\nb","content_type":"a\nb","headers":{"Host":"x","b c":"y"},
+        "properties":{"app_id":"a\nb","type":"a\nb"},"expires_at":"x"}"#;
+    let (mut pointers, text) = named(body).await;
+    pointers.sort();
+    let expected = ["/content_type", "/expires_at", "/headers", "/headers", "/key", "/properties", "/properties"];
+    assert_eq!(pointers, expected, "{text}");
+
+    let wrong = format!("{{\"payload\":1{}}}", ",\"x\":1".repeat(2000));
+    let (pointers, text) = named(&format!("[{wrong},{{\"payload\":1,\"id\":\"a b\"}},{wrong}]")).await;
+    let expected = [vec!["/0"; 10], vec!["/1/id"], vec!["/2"; 10]].concat();
+    assert_eq!(pointers, expected, "each message has its ten: {text}");
+}
+
+#[tokio::test]
+async fn an_empty_key_or_content_type_is_none() {
+    let server = ApiServer::start().await;
+    let shown = async |id: &str| {
+        let message = server.call("GET", &format!("/v1/routes/a/messages/{id}"), "").await.json;
+        (message["key"].clone(), message["content_type"].clone())
+    };
+    server.schedule("a", r#"{"id":"json","payload":{},"key":"","content_type":"","delay":"1h"}"#).await;
+    assert_eq!(shown("json").await, (Value::Null, json!("application/json")));
+    let raw = server.request("POST", "/v1/routes/a/raw?id=raw&key=&delay=1h").header("Content-Type", "").body("x");
+    assert_eq!(answer(raw).await.status, 201);
+    assert_eq!(shown("raw").await, (Value::Null, Value::Null));
+    let text = std::fs::read_to_string("lua/produce.lua").expect("the script");
+    let produced: Vec<redis::Value> = redis::Script::new(&text)
+        .key("{punctual:a:0/1}:pending")
+        .arg(&["1", "produced", "+3600000", "x", r#"{"key":"","content_type":""}"#])
+        .invoke_async(&mut server.redis.connection().await)
+        .await
+        .expect("scheduled");
+    assert_eq!(produced.len(), 3, "{produced:?}");
+    assert_eq!(shown("produced").await, (Value::Null, Value::Null));
+    server.schedule("a", r#"{"id":"explicit","payload":"x","key_base64":"","delay":"1h"}"#).await;
+    assert_eq!(shown("explicit").await.0, "", "base64 can name the empty key");
+    // An empty text of a field with a format is a mistake: without it, another message would be scheduled.
+    for name in ["id", "delay", "deliver_at", "expires_at", "on_conflict", "max_attempts"] {
+        let refused = server.call("POST", MESSAGES, &json!({"payload": 1, name: ""}).to_string()).await;
+        assert_eq!(refused.problem(422), "invalid", "{name}");
+        server.call("POST", &format!("/v1/routes/a/raw?{name}="), "x").await.problem(400);
+    }
 }
 
 #[tokio::test]

@@ -34,8 +34,13 @@ async fn each_change_of_an_operator_is_one_line_with_the_name_of_the_token() {
         let body = format!(r#"{{"id":"{id}","payload":1,"delay":"1h"}}"#).leak();
         assert_eq!(call(named, "POST", "messages", body).await, 201);
     }
-    assert_eq!(call(named, "POST", "pause", r#"{"note":"the receiver is being moved"}"#).await, 204);
+    assert_eq!(call(named, "POST", "resume", "").await, 204, "it was not paused");
+    for _ in 0..2 {
+        assert_eq!(call(named, "POST", "pause", r#"{"note":"the receiver is being moved"}"#).await, 204);
+    }
     assert_eq!(call(named, "POST", "messages/a/deliver", "").await, 200);
+    assert_eq!(call(named, "DELETE", "messages/none", "").await, 404);
+    assert_eq!(call(named, "POST", "repartition", r#"{"partitions":1}"#).await, 204, "it is the newest number");
     assert_eq!(call(named, "PATCH", "messages/b", r#"{"delay":"2h"}"#).await, 200);
     assert_eq!(call(named, "DELETE", "messages/c", "").await, 204);
     let replaced = r#"{"id":"a","payload":2,"delay":"1h","on_conflict":"replace"}"#;
@@ -46,12 +51,20 @@ async fn each_change_of_an_operator_is_one_line_with_the_name_of_the_token() {
     assert_eq!(call("unnamed-secret-token", "POST", "purge", r#"{"all":true,"dry_run":true}"#).await, 200);
     assert_eq!(call("unnamed-secret-token", "POST", "purge", r#"{"all":true}"#).await, 200);
     assert_eq!(call("unnamed-secret-token", "POST", "dead/purge", r#"{"all":true}"#).await, 200);
+    for _ in 0..2 {
+        assert_eq!(call(named, "POST", "resume", "").await, 204);
+    }
+    assert_eq!(call(named, "POST", "pause", "").await, 204);
+    assert_eq!(call(named, "POST", "pause", r#"{"note":"again"}"#).await, 204, "another note is a change");
+    for _ in 0..2 {
+        assert_eq!(call(named, "POST", "repartition", r#"{"partitions":2}"#).await, 204);
+    }
     assert_eq!(call(named, "POST", "resume", "").await, 204);
     let audited = || {
         let log = punctual.log();
         log.lines().filter(|line| line.contains("audit")).map(str::to_owned).collect::<Vec<_>>()
     };
-    eventually("all are logged", Duration::from_secs(5), async || (audited().len() >= 8).then_some(())).await;
+    eventually("all are logged", Duration::from_secs(5), async || (audited().len() >= 12).then_some(())).await;
     let lines = audited();
     let expected = [
         ("night-shift", "pause", r#"note="the receiver is being moved" count=1"#),
@@ -61,6 +74,10 @@ async fn each_change_of_an_operator_is_one_line_with_the_name_of_the_token() {
         ("night-shift", "replace", r#"id="a" count=1"#),
         ("tokens.1", "purge_pending", r#"selection="b, none" count=1"#),
         ("tokens.1", "purge_pending", r#"selection="all" count=2"#),
+        ("night-shift", "resume", "count=1"),
+        ("night-shift", "pause", "count=1"),
+        ("night-shift", "pause", r#"note="again" count=1"#),
+        ("night-shift", "repartition", r#"note="partitions: 2" count=1"#),
         ("night-shift", "resume", "count=1"),
     ];
     assert_eq!(lines.len(), expected.len(), "neither dry runs nor what changed nothing: {lines:#?}");

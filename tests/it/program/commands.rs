@@ -8,7 +8,7 @@ use std::{
 use serde_json::Value;
 
 use super::refusals::content;
-use crate::support::{RedisServer, command::Workplace, receiver::Receiver};
+use crate::support::{RedisServer, command::Workplace, punctual::Punctual, receiver::Receiver};
 
 fn configuration(redis: &RedisServer, receiver: &Receiver) -> String {
     format!(
@@ -40,6 +40,51 @@ async fn check_reports_whether_everything_answers() {
     let both_away = workplace.run(&["check", "--connect"]).await;
     assert_eq!(both_away.code, Some(1));
     assert!(both_away.error.contains("2 of 2"), "{both_away:?}");
+}
+
+#[tokio::test]
+async fn check_says_that_a_redis_may_not_speak_tls() {
+    let redis = RedisServer::start().await;
+    let url = redis.url().replace("redis://", "rediss://");
+    let workplace = Workplace::with(&format!(
+        "redis: {{ url: '{url}', timeout: 1s }}\nsinks: {{ jobs: {{ type: redis_list, key: jobs }} }}\n\
+         routes: {{ list: {{ sink: jobs }} }}\n"
+    ));
+    let ended = workplace.run(&["check", "--connect"]).await;
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.out.contains("may not speak TLS"), "{ended:?}");
+}
+
+#[tokio::test]
+async fn check_says_what_the_start_would_do_with_another_number_of_partitions() {
+    let redis = RedisServer::start().await;
+    let with = |partitions: u16| {
+        format!(
+            "redis: {{ url: '{}' }}\nsinks: {{ jobs: {{ type: redis_list, key: jobs }} }}\n\
+             routes: {{ list: {{ sink: jobs, partitions: {partitions} }}, new: {{ sink: jobs }} }}\n",
+            redis.url()
+        )
+    };
+    let start = async |partitions: u16| {
+        let mut punctual = Punctual::start(&with(partitions)).await;
+        assert_eq!(punctual.terminate().await.code, Some(0));
+    };
+    let check = async |partitions: u16| {
+        let ended = Workplace::with(&with(partitions)).run(&["check", "--connect", "--json"]).await;
+        let shown: Value = serde_json::from_str(&ended.out).unwrap_or_else(|_| panic!("{ended:?}"));
+        (ended.code, shown["answers"]["routes.list"].clone(), shown["advice"]["routes.list"].clone())
+    };
+    let ok = |advice: Value| (Some(0), Value::from("ok"), advice);
+    start(1).await;
+    assert_eq!(check(1).await, (Some(0), Value::Null, Value::Null), "nothing to say");
+    let before = content(&redis).await;
+    assert_eq!(check(2).await, ok("the start moves its messages from 1 to 2 partitions".into()));
+    assert_eq!(content(&redis).await, before, "asking changes nothing");
+    start(2).await;
+    let (code, refused, advice) = check(1).await;
+    assert_eq!((code, advice), (Some(1), Value::Null));
+    assert!(refused.as_str().is_some_and(|text| text.contains("run `punctual repartition list 1`")), "{refused}");
+    start(2).await;
 }
 
 #[tokio::test]

@@ -95,13 +95,16 @@ async fn every_script_takes_a_thousand_ids() {
     };
     bury().await;
     let ids: Vec<MessageId> = batch(MAX_BATCH, 0, OnConflict::Keep).into_iter().map(|message| message.id).collect();
-    assert_eq!(acted_on(&store, DeadAction::Redrive(Expiry::Drop), Selection::Ids(ids.clone())).await, 1000);
+    assert_eq!(
+        acted_on(&store, DeadAction::Redrive(Expiry::Drop), Selection::Ids { ids: ids.clone(), until: None }).await,
+        1000
+    );
     bury().await;
     assert_eq!(acted_on(&store, DeadAction::Redrive(Expiry::Drop), all_dead()).await, 1000);
     bury().await;
     schedule(OnConflict::Replace, ScheduleStatus::Revived).await;
     bury().await;
-    assert_eq!(acted_on(&store, DeadAction::Purge, Selection::Ids(ids.clone())).await, 1000);
+    assert_eq!(acted_on(&store, DeadAction::Purge, Selection::Ids { ids: ids.clone(), until: None }).await, 1000);
     schedule(OnConflict::Keep, ScheduleStatus::Scheduled).await;
     bury().await;
     assert_eq!(acted_on(&store, DeadAction::Purge, all_dead()).await, 1000);

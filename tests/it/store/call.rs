@@ -76,8 +76,8 @@ pub fn expect(
             }
             Operation::Evict(most) => format!("{:?}", memory.evict(*most)),
             Operation::Pause | Operation::Resume => {
-                memory.paused = matches!(operation, Operation::Pause);
-                "()".to_owned()
+                let before = std::mem::replace(&mut memory.paused, matches!(operation, Operation::Pause));
+                format!("{:?}", memory.paused != before)
             }
             _ => String::new(),
         },

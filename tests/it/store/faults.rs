@@ -264,7 +264,7 @@ async fn a_message_without_a_body_becomes_dead_and_can_be_redriven() {
     let rows = bench.rows(&partition()).await;
     assert_eq!(rows.bodies["orphan"][..], [0]);
 
-    let orphan = Selection::Ids(vec![id("orphan")]);
+    let orphan = Selection::Ids { ids: vec![id("orphan")], until: None };
     let action = DeadAction::Redrive(Expiry::Drop);
     let work = DeadWork { action, selection: &orphan, limit: 1, dry_run: false, deadline: later() };
     let mut bulk = Bulk::default();

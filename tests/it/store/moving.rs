@@ -181,7 +181,7 @@ async fn while_a_route_is_moved_each_call_finds_each_id_and_no_id_is_live_twice(
     assert_eq!(queue.cancel(ROUTE, &id("held").into()).await, Ok(Cancelled::InFlight));
     assert_eq!(queue.cancel(ROUTE, &id("suspect").into()).await, Ok(Cancelled::Cancelled));
     let mut bulk = Bulk::default();
-    let ids = Selection::Ids(vec![id("dead-crashed")]);
+    let ids = Selection::Ids { ids: vec![id("dead-crashed")], until: None };
     let work = DeadWork {
         action: DeadAction::Redrive(Expiry::Drop),
         selection: &ids,

@@ -188,13 +188,13 @@ fn selection(ids: Vec<MessageId>) -> impl Strategy<Value = Selection> {
     let contains = option::of(select(vec!["HTTP", "400", ": ", "%d"]).prop_map(str::to_owned));
     // Everything dies in the present.
     let time = || option::of(select(vec![0, 1_000_000_000_000, 9_000_000_000_000]));
+    let at = |time: Option<u64>| time.map(|time| UnixMillis::new(time).expect("below 2^53"));
     let filter =
-        (reason, contains, time(), time(), any::<bool>()).prop_map(|(reason, contains, since, until, retried)| {
-            let at = |time: Option<u64>| time.map(|time| UnixMillis::new(time).expect("below 2^53"));
+        (reason, contains, time(), time(), any::<bool>()).prop_map(move |(reason, contains, since, until, retried)| {
             Filter { reason, contains, since: at(since), until: at(until), retried }
         });
     prop_oneof![
-        2 => vec(select(ids), 0..4).prop_map(Selection::Ids),
+        2 => (vec(select(ids), 0..4), time()).prop_map(move |(ids, until)| Selection::Ids { ids, until: at(until) }),
         1 => Just(Selection::Where(Filter::default())),
         3 => filter.prop_map(Selection::Where),
     ]

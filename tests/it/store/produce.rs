@@ -34,7 +34,7 @@ async fn the_script_and_the_api_store_the_same_message_alike() {
         Metadata { key: Some(text.to_owned()), ..Metadata::default() },
         Metadata {
             headers: headers.into(),
-            key: Some(String::new()),
+            key: Some(" ".to_owned()),
             content_type: Some("application/json; charset=\"utf-8\"".into()),
             max_attempts: Some(u32::MAX),
             expires_at: Some(LAST_MILLIS),

@@ -164,8 +164,8 @@ impl Bench {
             "summary" => drop(store.summary(&partition, &Filter::default(), None).await?),
             "forecast" => drop(store.forecast(&partition, None, 60_000, 10).await?),
             "stats" => drop(store.stats(&partition).await?),
-            "pause" => store.pause(&partition, "ops", "why").await?,
-            "resume" => store.resume(&partition).await?,
+            "pause" => assert!(store.pause(&partition, "ops", "why").await?),
+            "resume" => assert!(store.resume(&partition).await?),
             "purge all" => self.act_on_dead(DeadAction::Purge, &all_dead(), false).await?,
             "purge some" => self.act_on_dead(DeadAction::Purge, &some_dead(), false).await?,
             "purge no dead" => self.act_on_dead(DeadAction::Purge, &all_dead(), true).await?,
@@ -296,7 +296,7 @@ fn ends() -> [ClaimEnd; 5] {
 }
 
 fn some_dead() -> Selection {
-    Selection::Ids(["dead", "due", "unknown", "dead-lost", "dead"].map(id).to_vec())
+    Selection::Ids { ids: ["dead", "due", "unknown", "dead-lost", "dead"].map(id).to_vec(), until: None }
 }
 
 pub fn all_dead() -> Selection {

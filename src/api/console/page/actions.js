@@ -13,7 +13,7 @@ export const rights = (overview) => {
   return { schedule: given.includes("schedule"), admin: given.includes("admin") };
 };
 
-/** The number of dead letters of `selection` (a filter, `{all: true}` or `{ids}`), and the selection of just these. */
+/** The number of dead letters of `selection` (a filter, `{all: true}` or `{ids, until}`), and the selection of just these. */
 async function counted(route, verb, selection) {
   let body = selection, all = 0, until;
   for (;;) {
@@ -24,8 +24,8 @@ async function counted(route, verb, selection) {
     body = { ...body, cursor: reply.cursor };
   }
   const { all: _, ...filter } = selection;
-  // Excludes later dead letters, which the count does not include.
-  return { count: all, selection: selection.ids || !until ? selection : { until, ...filter } };
+  // Excludes messages that died later, or died again: the count does not include that death.
+  return { count: all, selection: until ? { until, ...filter } : selection };
 }
 
 async function actOnDead(route, verb, { count, selection }, more, progress) {
@@ -56,7 +56,10 @@ const actionOnDead = (verb, title, done, texts) => (route, selection, what, onDo
     },
   });
 
-/** `selection`: a filter, `{all: true}` or `{ids}`; `what` names it in short, `filter` in full. */
+/** The `until` of a selection from loaded dead messages: those that died again since then died later than all of them. */
+export const untilLoaded = (messages) => Math.max(...messages.map(({ died_at: at }) => instant(at))) + 1;
+
+/** `selection`: a filter, `{all: true}` or `{ids, until}`; `what` names it in short, `filter` in full. */
 export const redrive = actionOnDead("redrive", "Redrive", "Redrove", (route) => ({
   text: `They become due now on route ${route}, with 0 attempts.`,
   fields: [{ name: "expiry", label: "Their time of expiry: drop, keep, or a duration from now such as 5m", initial: "drop" }],

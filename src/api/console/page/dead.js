@@ -1,6 +1,6 @@
 // The view of dead letters: grouped by reason and error, and what to do with them.
 
-import { purge, redrive, rights } from "./actions.js";
+import { purge, redrive, rights, untilLoaded } from "./actions.js";
 import { get, ofRoute, usePoll } from "./api.js";
 import { count, plural, Time } from "./format.js";
 import { Filter, PAGE, Pages, Table } from "./messages.js";
@@ -45,7 +45,7 @@ function Letters({ overview, query, route, isSettled }) {
   const messages = list.data?.messages ?? [];
   const clear = () => setSelected(new Set());
   const ids = [...selected];
-  const chosen = ids.length ? { ids } : isFiltered ? filter : { all: true };
+  const chosen = ids.length ? { ids, until: untilLoaded(messages) } : isFiltered ? filter : { all: true };
   const what = ids.length ? `${ids.length} selected` : isFiltered ? "all that match" : "all dead letters";
   const selection = ids.length ? plural(ids.length, "selected dead letter")
     : [reason && `reason ${reason}`, contains && `error contains “${contains}”`].filter(Boolean).join(", ") || "no filter: all dead letters of the route";

@@ -1,7 +1,7 @@
 // The view of one message, with the reason why it waits.
 
 import { get, ofMessage, usePoll } from "./api.js";
-import { cancel, deliver, move, purge, redrive, rights } from "./actions.js";
+import { cancel, deliver, move, purge, redrive, rights, untilLoaded } from "./actions.js";
 import { count, instant, Time } from "./format.js";
 import { Badge, Fact, link, Loading, Text, Trouble } from "./parts.js";
 import { Payload } from "./payload.js";
@@ -52,7 +52,9 @@ function Waits({ message, overview }) {
   return html`<p class="waits ${message.state === "dead" ? "bad" : ""}"><b>Why it waits</b> ${text?.()}</p>`;
 }
 
-function Actions({ message: { route, id, state }, overview }) {
+function Actions({ message, overview }) {
+  const { route, id, state } = message;
+  const chosen = () => ({ ids: [id], until: untilLoaded([message]) });
   const can = rights(overview);
   const back = () => {
     location.hash = link("messages", { route });
@@ -64,8 +66,8 @@ function Actions({ message: { route, id, state }, overview }) {
     buttons.push(button("Cancel", () => cancel(route, id, can.admin, back), "danger"));
   }
   if (can.admin && state === "dead") {
-    buttons.push(button("Redrive", () => redrive(route, { ids: [id] }, id), "primary"));
-    buttons.push(button("Purge", () => purge(route, { ids: [id] }, id, back), "danger"));
+    buttons.push(button("Redrive", () => redrive(route, chosen(), id), "primary"));
+    buttons.push(button("Purge", () => purge(route, chosen(), id, back), "danger"));
   }
   return buttons.length > 0 && html`<div class="buttons left">${buttons}</div>`;
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redis::{AsyncConnectionConfig, Client, aio::MultiplexedConnection};
+use redis::{AsyncConnectionConfig, Client, ConnectionAddr, aio::MultiplexedConnection};
 use tokio::time::timeout;
 
 use super::{NO_LINK, classify};
@@ -15,8 +15,18 @@ use crate::store::StoreError;
 pub(super) async fn open(client: &Client, longest: Duration) -> Result<MultiplexedConnection, StoreError> {
     // Each command has its own timeout.
     let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(Some(longest));
+    let late = || StoreError::Unavailable { kind: NO_LINK, text: format!("no link in {longest:?}{}", hint(client)) };
     match timeout(longest, client.get_multiplexed_async_connection_with_config(&config)).await {
+        Ok(Err(error)) if error.is_timeout() => Err(late()),
         Ok(result) => result.map_err(|error| classify(&error)),
-        Err(_) => Err(StoreError::Unavailable { kind: NO_LINK, text: format!("no link in {longest:?}") }),
+        Err(_) => Err(late()),
+    }
+}
+
+/// The usual cause if no link was made in time: a server without TLS waits for the end of the handshake's first line.
+pub(super) fn hint(client: &Client) -> &'static str {
+    match client.get_connection_info().addr() {
+        ConnectionAddr::TcpTls { .. } => ": the server may not speak TLS, in which case its URL begins with redis://",
+        _ => "",
     }
 }

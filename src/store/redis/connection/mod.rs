@@ -223,8 +223,8 @@ impl Connection {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(failure)) => failure,
             Err(_) => {
-                let kind = if used.is_some() { NO_ANSWER } else { NO_LINK };
-                let text = format!("no answer in {:?}", self.timeout);
+                let (kind, hint) = if used.is_some() { (NO_ANSWER, "") } else { (NO_LINK, self.upstream.hint()) };
+                let text = format!("no answer in {:?}{hint}", self.timeout);
                 CommandFailure {
                     link_lost: true,
                     is_sent: used.is_some(),

@@ -5,7 +5,12 @@ use std::time::Duration;
 use redis::{Client, aio::MultiplexedConnection};
 use tokio::time::Instant;
 
-use super::{ANSWER_TIMEOUT, link::open, mastership::Mastership, sentinel::Sentinels};
+use super::{
+    ANSWER_TIMEOUT,
+    link::{hint, open},
+    mastership::Mastership,
+    sentinel::Sentinels,
+};
 use crate::store::StoreError;
 
 /// Shared by all connections to the same Redis.
@@ -80,6 +85,14 @@ impl Upstream {
             UpstreamPlace::Sentinels(sentinels) => {
                 sentinels.master(&self.mastership, longest).await.map(|(_, link)| link)
             }
+        }
+    }
+
+    /// Why a link may not have been made in time.
+    pub(super) fn hint(&self) -> &'static str {
+        match &self.place {
+            UpstreamPlace::Address(client) | UpstreamPlace::Member(client) => hint(client),
+            UpstreamPlace::Sentinels(_) => "",
         }
     }
 

@@ -48,6 +48,16 @@ async fn unknown_ids_are_named_and_the_others_are_handled() {
 }
 
 #[tokio::test]
+async fn an_expiry_without_a_unit_is_refused_with_a_hint() {
+    let scene = scene().await;
+    for more in ["--yes", "--dry-run"] {
+        let redrive = ["dead", "redrive", "web", "d0", "--expiry", "5", more];
+        scene.refused(&redrive, 2, "`5` has no unit: write a duration such as `5s` or `5m`").await;
+    }
+    assert_eq!(count(&scene, "dead").await, 3);
+}
+
+#[tokio::test]
 async fn an_id_that_is_given_twice_counts_once() {
     let scene = scene().await;
     for arguments in [["cancel", "web", "p1", "p1", "p2"], ["cancel", "web", "p2", "p1", "p2"]] {

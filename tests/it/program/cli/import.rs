@@ -111,6 +111,23 @@ async fn an_export_restores_the_same_messages() {
 }
 
 #[tokio::test]
+async fn an_exported_message_of_thousands_of_headers_and_an_empty_key_is_restored() {
+    let scene = Scene::start().await;
+    // As from Kafka: small headers, as many as the metadata of a message can hold.
+    let headers: Vec<Value> = (0..1400).map(|n| json!({ "name": (n % 10).to_string(), "type": "null" })).collect();
+    let exported = json!({
+        "id": "many", "route": "web", "state": "dead", "deliver_at": "2100-01-01T00:00:00Z", "attempts": 1, "key": "",
+        "key_base64": "",
+        "last_error": "rejected: x", "headers": headers, "payload": "x", "content_type": null,
+    });
+    let imported = scene.run_with_input(&["import", "web"], exported.to_string().as_bytes()).await;
+    assert_eq!(imported.out, "1 scheduled\n", "{imported:?}");
+    let shown = scene.json(&["get", "web", "many"]).await;
+    assert_eq!(shown["headers"].as_array().map(Vec::len), Some(1400));
+    assert_eq!((&shown["key"], &shown["content_type"]), (&json!(""), &Value::Null));
+}
+
+#[tokio::test]
 async fn an_import_keeps_to_the_rate_of_its_token() {
     let scene = Scene::with(
         "server: { auth: { tokens: [{ token: 0123456789abcdef, rights: [schedule], limits: { messages_per_second: 1000 } }] } }\n",

@@ -1,4 +1,4 @@
-//! What a terminal shows: questions, `top`. `script` of util-linux is the terminal.
+//! Output on a terminal: questions, `top`. `script` of util-linux is the terminal.
 
 use std::{process::Stdio, time::Duration};
 
@@ -68,6 +68,32 @@ async fn a_question_is_answered_on_the_terminal() {
     yes.types("y\n").await;
     yes.shows("cancelled 2 pending messages of web").await;
     assert_eq!(yes.code().await, Some(0));
+}
+
+#[tokio::test]
+async fn a_dead_letter_that_died_again_after_the_question_stays() {
+    let scene = Scene::start().await;
+    scene.receiver.behave(Behaviour::Echo(422));
+    scene.done(&["schedule", "web", "--id", "a", "--payload", "x"]).await;
+    let dead_since = async |before: &str| {
+        eventually("it is dead", PATIENCE, async || {
+            let message = scene.json(&["get", "web", "a"]).await;
+            message["died_at"].as_str().filter(|at| *at != before).map(str::to_owned)
+        })
+        .await
+    };
+    let first = dead_since("").await;
+    let mut purge = Terminal::run(&scene, "dead purge web a");
+    purge.shows("purge 1 dead letter of web? [y/N] ").await;
+    scene.done(&["dead", "redrive", "web", "a", "--yes"]).await;
+    let second = dead_since(&first).await;
+    purge.types("y\n").await;
+    purge.shows("purged 0 dead letters of web").await;
+    assert_eq!(purge.code().await, Some(3));
+    assert_eq!(dead_since(&first).await, second);
+    let until = ["dead", "purge", "web", "a", "--until", &second, "--yes"];
+    assert_eq!(scene.run(&until).await.code, Some(3), "it died at that time");
+    assert_eq!(scene.done(&["dead", "purge", "web", "a", "--yes"]).await, "purged 1 dead letter of web\n");
 }
 
 #[tokio::test]
