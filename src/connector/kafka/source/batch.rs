@@ -1,6 +1,9 @@
 //! Batches of consumed records on their way to Redis: one in flight, the next one buffered behind it.
 
-use std::mem;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+};
 
 use tokio::sync::oneshot;
 
@@ -31,6 +34,8 @@ pub struct FetchedRecord {
 #[derive(Default)]
 pub struct BatchBuffer {
     in_flight: Vec<FetchedRecord>,
+    /// Indices in `in_flight` of the entries of the batch.
+    entries: Vec<usize>,
     /// Cancels the batch in flight when it is dropped.
     cancel: Option<oneshot::Sender<()>>,
     backlog: Vec<FetchedRecord>,
@@ -68,10 +73,36 @@ impl BatchBuffer {
         }
         self.backlog_bytes = 0;
         self.in_flight = mem::take(&mut self.backlog);
-        let entries = self.in_flight.iter().filter_map(|record| record.entry.clone()).collect();
+        let mut entries = Vec::new();
+        self.entries.clear();
+        for (index, record) in self.in_flight.iter().enumerate() {
+            if let Some(entry) = &record.entry {
+                self.entries.push(index);
+                entries.push(entry.clone());
+            }
+        }
         let (cancel, cancelled) = oneshot::channel();
         self.cancel = Some(cancel);
         Some(FetchedBatch { entries, cancelled })
+    }
+
+    /// Marks entries of the batch in flight as stored: its records need no write. Returns each partition that has
+    /// advanced, with the last offset before which nothing waits.
+    pub fn mark_stored(&mut self, entries: &[usize]) -> Vec<(TopicPartition, i64)> {
+        for entry in entries {
+            if let Some(record) = self.entries.get(*entry).and_then(|index| self.in_flight.get_mut(*index)) {
+                record.entry = None;
+            }
+        }
+        let (mut waiting, mut advanced) = (BTreeSet::new(), BTreeMap::new());
+        for record in &self.in_flight {
+            if record.entry.is_some() {
+                waiting.insert(&record.partition);
+            } else if !waiting.contains(&record.partition) {
+                advanced.insert(&record.partition, record.offset);
+            }
+        }
+        advanced.into_iter().map(|(partition, offset)| (partition.clone(), offset)).collect()
     }
 
     /// Cancels the batch in flight. `finish` follows.
@@ -80,7 +111,7 @@ impl BatchBuffer {
     }
 
     /// Ends the batch in flight. If its records are in Redis, returns them. If not, they become the front of the
-    /// backlog.
+    /// backlog: those marked as stored have offsets that count after those of earlier records.
     pub fn finish(&mut self, stored: bool) -> Vec<FetchedRecord> {
         let records = mem::take(&mut self.in_flight);
         if stored {
@@ -101,5 +132,48 @@ impl BatchBuffer {
     pub fn remove(&mut self, matches: impl Fn(&TopicPartition) -> bool) {
         self.backlog.retain(|record| !matches(&record.partition));
         self.backlog_bytes = self.backlog.iter().map(|record| record.bytes).sum();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::MessageId;
+
+    fn partition(index: i32) -> TopicPartition {
+        TopicPartition { topic: "t".into(), index }
+    }
+
+    fn record(index: i32, offset: i64, has_entry: bool) -> FetchedRecord {
+        let id = MessageId::parse(&format!("{index}-{offset}")).expect("an id");
+        let entry = has_entry.then(|| SourceEntry::Cancel(id.into()));
+        FetchedRecord { partition: partition(index), offset, bytes: 1, entry }
+    }
+
+    fn ids(batch: &FetchedBatch) -> Vec<String> {
+        let id = |entry: &SourceEntry| match entry {
+            SourceEntry::Cancel(cancellation) => cancellation.id.to_string(),
+            other => panic!("{other:?}"),
+        };
+        batch.entries.iter().map(id).collect()
+    }
+
+    #[test]
+    fn a_partition_advances_to_its_first_waiting_record_and_stored_records_are_not_sent_again() {
+        let mut buffer = BatchBuffer::default();
+        for (index, offset, has_entry) in
+            [(0, 1, true), (1, 1, true), (0, 2, false), (0, 3, true), (1, 2, true), (0, 4, true)]
+        {
+            buffer.push(record(index, offset, has_entry));
+        }
+        let batch = buffer.start_batch().expect("a batch");
+        assert_eq!(ids(&batch), ["0-1", "1-1", "0-3", "1-2", "0-4"]);
+        assert_eq!(buffer.mark_stored(&[3, 4]), [], "earlier records wait");
+        assert_eq!(buffer.mark_stored(&[0]), [(partition(0), 2)]);
+        assert!(buffer.finish(false).is_empty());
+        let batch = buffer.start_batch().expect("a batch");
+        assert_eq!(ids(&batch), ["1-1", "0-3"]);
+        assert_eq!(buffer.mark_stored(&[0, 1]), [(partition(0), 4), (partition(1), 2)]);
+        assert_eq!(buffer.finish(true).len(), 6);
     }
 }

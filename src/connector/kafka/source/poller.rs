@@ -51,10 +51,12 @@ const START_TIMEOUT: Duration = Duration::from_secs(5);
 const RECOMMIT_DELAY: Duration = Duration::from_secs(30);
 
 /// Events that wake the poller.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Signal {
     /// librdkafka has records or events to poll.
     Ready,
+    /// Redis has these entries of the batch in flight, by their index. Others may wait.
+    Stored(Vec<usize>),
     /// The batch in flight ended: `true` if Redis has all of it.
     BatchDone(bool),
     Stop,
@@ -144,6 +146,12 @@ impl Poller {
     fn handle_signal(&mut self, signal: Signal) {
         match signal {
             Signal::Ready => {}
+            Signal::Stored(entries) => {
+                let mut positions = self.membership.positions();
+                for (partition, offset) in self.state.buffer.mark_stored(&entries) {
+                    positions.advance(&partition, offset);
+                }
+            }
             Signal::BatchDone(stored) => {
                 let mut positions = self.membership.positions();
                 for record in self.state.buffer.finish(stored) {
