@@ -187,6 +187,10 @@ impl Poller {
 
     fn add(&mut self, record: ConsumedRecord) {
         let (partition, offset, bytes) = (record.partition.clone(), record.offset, record.size());
+        let expected = self.membership.positions().poll(&partition, offset);
+        if let Some(expected) = expected {
+            self.report_reset(&partition, offset, expected);
+        }
         let is_first_read = self.membership.positions().is_first_read(&partition, offset);
         let (max_overdue, now) = match self.max_overdue {
             Some((most, clock)) if is_first_read => (Some(most), clock.now()),
@@ -207,6 +211,19 @@ impl Poller {
             }
         };
         self.state.buffer.push(FetchedRecord { partition, offset, bytes, entry });
+    }
+
+    fn report_reset(&self, partition: &TopicPartition, offset: i64, expected: i64) {
+        self.intake.metrics().resets.increment(1);
+        tracing::warn!(
+            source = self.intake.name(),
+            topic = &*partition.topic,
+            partition = partition.index,
+            offset,
+            expected,
+            "the offsets of a partition began again: the topic was deleted and created again, or its log was cut. All \
+             its records are read"
+        );
     }
 
     /// Sends the backlog to the intake, unless a batch is in flight. Returns whether it did.
@@ -235,10 +252,16 @@ impl Poller {
         match rebalance {
             Rebalance::Assigned(assigned) => {
                 tracing::info!(source = self.intake.name(), partitions = assigned.count(), "partitions were assigned");
-                let start = |topic: &str| (!self.membership.was_missing(topic)).then_some(self.start);
+                // A topic that was read before, and has no committed offset, was deleted and created again.
+                let is_younger =
+                    |topic: &str| self.membership.was_missing(topic) || self.membership.positions().was_read(topic);
+                let start = |topic: &str| (!is_younger(topic)).then_some(self.start);
                 let positions = start_positions(&self.client, assigned, start, START_TIMEOUT)?;
                 for position in &positions {
-                    self.membership.positions().insert(position.clone());
+                    let committed = self.membership.positions().insert(position.clone());
+                    if let Some(committed) = committed {
+                        self.report_reset(&position.partition, position.next, committed);
+                    }
                 }
                 self.assign(&positions).map_err(|error| error.to_string())?;
                 self.state.assigned = Some(Instant::now());
