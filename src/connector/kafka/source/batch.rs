@@ -30,7 +30,8 @@ pub struct FetchedRecord {
     pub entry: Option<SourceEntry>,
 }
 
-/// At most one batch in flight and one batch of later records.
+/// At most one batch in flight and one batch of later records. After a cancelled batch both are in the backlog, which
+/// gets no records until one of them is in flight again and stored.
 #[derive(Default)]
 pub struct BatchBuffer {
     in_flight: Vec<FetchedRecord>,
@@ -66,13 +67,24 @@ impl BatchBuffer {
         self.backlog.push(record);
     }
 
-    /// Puts the backlog in flight; `None` while a batch is in flight or the backlog is empty.
+    /// Puts the first records of the backlog in flight, at most a batch; `None` while a batch is in flight or the backlog
+    /// is empty.
     pub fn start_batch(&mut self) -> Option<FetchedBatch> {
         if self.is_in_flight() || self.backlog.is_empty() {
             return None;
         }
-        self.backlog_bytes = 0;
-        self.in_flight = mem::take(&mut self.backlog);
+        // After a cancelled batch the backlog exceeds a batch.
+        let (mut records, mut bytes) = (0, 0);
+        while records < MAX_BATCH_RECORDS
+            && bytes < MAX_BATCH_BYTES
+            && let Some(record) = self.backlog.get(records)
+        {
+            records += 1;
+            bytes += record.bytes;
+        }
+        let later = self.backlog.split_off(records);
+        self.in_flight = mem::replace(&mut self.backlog, later);
+        self.backlog_bytes -= bytes;
         let mut entries = Vec::new();
         self.entries.clear();
         for (index, record) in self.in_flight.iter().enumerate() {
@@ -156,6 +168,28 @@ mod tests {
             other => panic!("{other:?}"),
         };
         batch.entries.iter().map(id).collect()
+    }
+
+    #[test]
+    fn at_most_two_batches_are_buffered_however_often_a_batch_is_cancelled() {
+        for (bytes, most) in [(1, 2 * MAX_BATCH_RECORDS), (MAX_BATCH_BYTES / 4, 8)] {
+            let (mut buffer, mut offset, mut sent) = (BatchBuffer::default(), 0, Vec::new());
+            for _ in 0..5 {
+                for _ in 0..2 {
+                    while buffer.has_capacity() {
+                        buffer.push(FetchedRecord { bytes, ..record(0, offset, true) });
+                        offset += 1;
+                    }
+                    if let Some(batch) = buffer.start_batch() {
+                        sent.push(ids(&batch));
+                    }
+                }
+                assert_eq!(buffer.in_flight.len() + buffer.backlog.len(), most);
+                buffer.cancel();
+                buffer.finish(false);
+            }
+            assert!(sent.len() == 5 && sent.iter().all(|ids| *ids == sent[0] && ids.len() == most / 2));
+        }
     }
 
     #[test]
