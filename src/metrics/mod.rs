@@ -121,7 +121,7 @@ pub fn describe() {
     describe_gauge!(SOURCE_UP, "1 while a source takes messages; 0 while it cannot, or has not begun");
     describe_gauge!(
         SOURCE_DEPTH,
-        "Messages that wait in a source's system; of Kafka, in this instance's partitions: sum it"
+        "Messages that wait in a source's system. Kafka: in this instance's partitions, sum it. Others: take the maximum"
     );
     describe_histogram!(LATENESS, "Confirmation time minus the later of due time and acceptance, on Redis' clock");
     describe_histogram!(SINK_SEND, "Time from sending to the outcome of one message");

@@ -2,7 +2,10 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -53,6 +56,8 @@ pub struct Session {
     hold_limit: Duration,
     /// Deliveries that are in no batch yet: at most the prefetch.
     received: VecDeque<Delivery>,
+    /// The number of unacknowledged deliveries.
+    held: Arc<AtomicU64>,
     /// The queue was deleted: no delivery follows, and the received ones exist nowhere else.
     is_queue_deleted: bool,
     /// The warning of returned messages was logged.
@@ -91,6 +96,7 @@ impl Session {
             queue: queue.to_owned(),
             hold_limit,
             received: VecDeque::new(),
+            held: Arc::default(),
             is_queue_deleted: false,
             has_warned: false,
             has_acknowledged: false,
@@ -99,6 +105,11 @@ impl Session {
 
     pub fn connection(&self) -> Weak<BrokerConnection> {
         Arc::downgrade(&self.broker)
+    }
+
+    /// The number of unacknowledged deliveries while the session lives.
+    pub fn held(&self) -> Weak<AtomicU64> {
+        Arc::downgrade(&self.held)
     }
 
     /// Consumes until the session ends.
@@ -171,7 +182,10 @@ impl Session {
         held_since: Option<Instant>,
     ) -> Result<(), SessionEnd> {
         match event {
-            Some(Ok(delivery)) => self.received.push_back(delivery),
+            Some(Ok(delivery)) => {
+                self.held.fetch_add(1, Relaxed);
+                self.received.push_back(delivery);
+            }
             Some(Err(error)) => return Err(SessionEnd::Lost(text(&error))),
             None => match (self.is_deleted().await, held_since) {
                 (Ok(true), _) => self.is_queue_deleted = true,
@@ -249,6 +263,7 @@ impl Session {
                 intake.metrics().skipped.increment(1);
                 let rejecting = self.channel.basic_reject(tag, BasicRejectOptions { requeue: false });
                 answer(ANSWER_TIMEOUT, rejecting).await.map_err(SessionEnd::Lost)?;
+                self.held.fetch_sub(1, Relaxed);
                 continue;
             }
             waiting.insert(entries.len(), tag);
@@ -288,6 +303,7 @@ impl Session {
     async fn acknowledge(&mut self, indices: &[usize], waiting: &mut BTreeMap<usize, u64>) -> Result<(), SessionEnd> {
         let mut tags: Vec<u64> = indices.iter().filter_map(|index| waiting.remove(index)).collect();
         tags.sort_unstable();
+        self.held.fetch_sub(tags.len() as u64, Relaxed);
         if self.is_queue_deleted {
             return Ok(());
         }
