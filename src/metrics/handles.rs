@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use super::{
     BREAKER, DEAD, DELIVERED, DOMAINS_DOWN, FAILURES, HTTP_RESPONSES, IN_FLIGHT, LATENESS, LEASES_CUT, LEASES_EXPIRED,
     RELEASED, RETRIED, SINK_ATTEMPTS, SINK_SEND, SINK_UP, SOURCE_CONFLICTS, SOURCE_INVALID, SOURCE_KNOWN,
-    SOURCE_NEAR_LIMIT, SOURCE_SKIPPED, SOURCE_TAKEN, STALE, WAKEUPS,
+    SOURCE_NEAR_LIMIT, SOURCE_RESETS, SOURCE_SKIPPED, SOURCE_TAKEN, STALE, WAKEUPS,
 };
 use crate::{
     message::DeadReason,
@@ -163,6 +163,7 @@ pub struct SourceMetrics {
     pub known: Counter,
     pub skipped: Counter,
     pub near_limit: Counter,
+    pub resets: Counter,
 }
 
 impl SourceMetrics {
@@ -175,6 +176,7 @@ impl SourceMetrics {
             known: of(SOURCE_KNOWN),
             skipped: of(SOURCE_SKIPPED),
             near_limit: of(SOURCE_NEAR_LIMIT),
+            resets: of(SOURCE_RESETS),
         }
     }
 }

@@ -66,6 +66,7 @@ const SOURCE_CONFLICTS: &str = "punctual_source_conflicts_total";
 const SOURCE_KNOWN: &str = "punctual_source_known_total";
 const SOURCE_SKIPPED: &str = "punctual_source_skipped_total";
 const SOURCE_NEAR_LIMIT: &str = "punctual_source_near_delivery_limit_total";
+const SOURCE_RESETS: &str = "punctual_source_offset_resets_total";
 const SOURCE_UP: &str = "punctual_source_up";
 const SOURCE_DEPTH: &str = "punctual_source_depth_messages";
 
@@ -113,10 +114,14 @@ pub fn describe() {
         SOURCE_NEAR_LIMIT,
         "Deliveries of RabbitMQ that had come back ten times or more: a quorum queue drops them at its delivery limit"
     );
+    describe_counter!(
+        SOURCE_RESETS,
+        "Partitions of Kafka with offsets that began again: the topic was deleted and created again, or its log was cut"
+    );
     describe_gauge!(SOURCE_UP, "1 while a source takes messages; 0 while it cannot, or has not begun");
     describe_gauge!(
         SOURCE_DEPTH,
-        "Messages that wait in a source's system; of Kafka, in this instance's partitions: sum it"
+        "Messages that wait in a source's system. Kafka: in this instance's partitions, sum it. Others: take the maximum"
     );
     describe_histogram!(LATENESS, "Confirmation time minus the later of due time and acceptance, on Redis' clock");
     describe_histogram!(SINK_SEND, "Time from sending to the outcome of one message");

@@ -38,18 +38,24 @@ impl SourceEntry {
     }
 }
 
-/// Keeps only the last of the entries that replace or cancel one id. Earlier ones never take effect.
-pub fn without_replaced(entries: impl IntoIterator<Item = SourceEntry>) -> Vec<SourceEntry> {
+/// Places of entries in the batch of a source: that of an entry, and those of the entries that it replaces.
+pub type Places = Vec<usize>;
+
+/// Keeps only the last of the entries that replace or cancel one id, with the places of all. Earlier ones never take
+/// effect.
+pub fn without_replaced(entries: impl IntoIterator<Item = SourceEntry>) -> Vec<(SourceEntry, Places)> {
     let mut indices: HashMap<MessageId, usize> = HashMap::new();
-    let mut kept: Vec<Option<SourceEntry>> = Vec::new();
-    for mut entry in entries {
+    let mut kept: Vec<Option<(SourceEntry, Places)>> = Vec::new();
+    for (place, mut entry) in entries.into_iter().enumerate() {
+        let mut places = vec![place];
         if let Some((id, _)) = entry.replaces()
             && let Some(index) = indices.insert(id.clone(), kept.len())
-            && let Some(earlier) = kept[index].take()
+            && let Some((earlier, replaced)) = kept[index].take()
         {
             entry.replace(earlier);
+            places.extend(replaced);
         }
-        kept.push(Some(entry));
+        kept.push(Some((entry, places)));
     }
     kept.into_iter().flatten().collect()
 }
@@ -91,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_entry_of_an_id_is_kept_with_the_latest_time_of_all() {
+    fn the_last_entry_of_an_id_is_kept_with_the_latest_time_and_the_places_of_all() {
         let (keep, replace) = (OnConflict::Keep, OnConflict::Replace);
         let entries = [
             schedule("a", replace, Some((1, 70))),
@@ -107,7 +113,9 @@ mod tests {
             cancel("d", Some((8, 10))),
             cancel("a", Some((9, 10))),
         ];
-        let kept: Vec<_> = without_replaced(entries).into_iter().map(shown).collect();
+        let (kept, places): (Vec<_>, Vec<_>) = without_replaced(entries).into_iter().unzip();
+        assert_eq!(places, [vec![1], vec![4], vec![6, 5], vec![8, 7, 2], vec![10, 9], vec![11, 3, 0]]);
+        let kept: Vec<_> = kept.into_iter().map(shown).collect();
         let expected = [
             ("schedule", "kept", None),
             ("schedule", "kept", None),

@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use super::{
-    entry::{SourceEntry, without_replaced},
+    entry::{Places, SourceEntry, without_replaced},
     status::{Side, SourceHealth},
     unless_stopped,
 };
@@ -95,30 +95,31 @@ impl Intake {
         self.repeat(|| self.queue.check_growing(&self.route)).await
     }
 
-    /// Returns when Redis has all entries. If several entries replace or cancel one id, only the last takes effect. A
-    /// dropped call may have applied any of the entries, and requests in the connection can be applied later.
+    /// Returns when Redis has all entries. If several entries replace or cancel one id, only the last takes effect.
+    ///
+    /// `stored` gets the indices of entries as soon as Redis has them, each index once: the source can acknowledge them
+    /// upstream, although others wait for a limit of the route. A dropped call may have applied any of the other
+    /// entries, and requests in the connection can be applied later.
+    ///
     /// # Errors
-    /// When punctual stops first. The source must not acknowledge any of the entries upstream.
-    pub async fn take(&self, entries: Vec<SourceEntry>) -> Result<(), Stopped> {
+    /// When punctual stops first. The source must not acknowledge the other entries upstream.
+    pub async fn take(&self, entries: Vec<SourceEntry>, mut stored: impl FnMut(Places) + Send) -> Result<(), Stopped> {
         let (mut scheduled, mut invalid, mut cancelled) = (Vec::new(), Vec::new(), Vec::new());
         // Invalid entries are found first, because they replace nothing.
-        for entry in without_replaced(entries.into_iter().map(|entry| self.checked(entry))) {
+        for (entry, places) in without_replaced(entries.into_iter().map(|entry| self.checked(entry))) {
             match entry {
-                SourceEntry::Schedule(message) => scheduled.push(message),
-                SourceEntry::Invalid(message, error) => invalid.push((message, error)),
-                SourceEntry::Cancel(cancellation) => cancelled.push(cancellation),
+                SourceEntry::Schedule(message) => scheduled.push((message, places)),
+                SourceEntry::Invalid(message, error) => invalid.push(((message, error), places)),
+                SourceEntry::Cancel(cancellation) => cancelled.push((cancellation, places)),
             }
         }
-        self.bury(invalid).await?;
+        self.bury(invalid, &mut stored).await?;
         while !scheduled.is_empty() {
             let rest = scheduled.split_off(scheduled.len().min(MAX_BATCH_MESSAGES));
-            self.schedule(scheduled).await?;
+            self.schedule(scheduled, &mut stored).await?;
             scheduled = rest;
         }
-        if !cancelled.is_empty() {
-            self.cancel(cancelled).await?;
-        }
-        Ok(())
+        self.cancel(cancelled, &mut stored).await
     }
 
     fn checked(&self, entry: SourceEntry) -> SourceEntry {
@@ -138,7 +139,15 @@ impl Intake {
         queue::check_due(message.due).map_err(|error| error.to_string())
     }
 
-    async fn bury(&self, mut invalid: Vec<(NewMessage, String)>) -> Result<(), Stopped> {
+    async fn bury(
+        &self,
+        invalid: Vec<((NewMessage, String), Places)>,
+        stored: &mut (impl FnMut(Places) + Send),
+    ) -> Result<(), Stopped> {
+        if invalid.is_empty() {
+            return Ok(());
+        }
+        let (mut invalid, places): (Vec<_>, Vec<Places>) = invalid.into_iter().unzip();
         let sample =
             invalid.first().map(|(message, error)| Sample { id: message.id.to_string(), error: error.clone() });
         self.took_invalid(invalid.len() as u64, sample);
@@ -153,38 +162,58 @@ impl Intake {
                 invalid.extend(self.unless_same(message).await?.map(|message| (message, error)));
             }
         }
+        stored(places.concat());
         Ok(())
     }
 
-    async fn schedule(&self, mut messages: Vec<NewMessage>) -> Result<(), Stopped> {
+    async fn schedule(
+        &self,
+        mut messages: Vec<(NewMessage, Places)>,
+        stored: &mut (impl FnMut(Places) + Send),
+    ) -> Result<(), Stopped> {
         let (started, _clear) = (Instant::now(), ClearOnDrop(self, Side::InFlight));
         let _clear_limits = ClearOnDrop(self, Side::Limits);
         let (mut too_long, mut full_since) = (Vec::new(), None);
         while !messages.is_empty() {
             // While the route is full, one message is enough to try.
             let rest = if full_since.is_some() { messages.split_off(1) } else { Vec::new() };
-            let replies = self.until_done(|| self.queue.schedule(&self.route, &self.name, messages.clone())).await?;
+            let batch = || messages.iter().map(|(message, _)| message.clone()).collect();
+            let replies = self.until_done(|| self.queue.schedule(&self.route, &self.name, batch())).await?;
             let (mut again, mut taken, mut known, mut in_flight, mut full) = (Vec::new(), 0, 0, None, None);
-            for (message, reply) in messages.into_iter().zip(replies) {
+            let (mut done, mut existing) = (Places::new(), Vec::new());
+            for ((message, places), reply) in messages.into_iter().zip(replies) {
                 match reply.status {
-                    ScheduleStatus::Scheduled | ScheduleStatus::Replaced | ScheduleStatus::Revived => taken += 1,
-                    ScheduleStatus::Exists(_) => match self.unless_same(message).await? {
-                        Some(other) => again.push(other),
-                        None => known += 1,
-                    },
-                    ScheduleStatus::Known | ScheduleStatus::Ended(_) => known += 1,
+                    ScheduleStatus::Scheduled | ScheduleStatus::Replaced | ScheduleStatus::Revived => {
+                        taken += 1;
+                        done.extend(places);
+                    }
+                    ScheduleStatus::Exists(_) => existing.push((message, places)),
+                    ScheduleStatus::Known | ScheduleStatus::Ended(_) => {
+                        known += 1;
+                        done.extend(places);
+                    }
                     ScheduleStatus::InFlight => {
                         in_flight = Some(message.id.clone());
-                        again.push(message);
+                        again.push((message, places));
                     }
-                    ScheduleStatus::Over(Limit::Delay) => too_long.push(message),
+                    ScheduleStatus::Over(Limit::Delay) => too_long.push((message, places)),
                     ScheduleStatus::Over(limit) => {
                         full = Some(limit);
-                        again.push(message);
+                        again.push((message, places));
                     }
                 }
             }
             self.took(taken);
+            // Before any wait, which can end this call.
+            stored(done);
+            for (message, places) in existing {
+                if let Some(other) = self.unless_same(message).await? {
+                    again.push((other, places));
+                } else {
+                    known += 1;
+                    stored(places);
+                }
+            }
             self.metrics.known.increment(known);
             if let Some(id) = in_flight {
                 self.wait_in_flight(&id, "its replacement", started).await?;
@@ -200,30 +229,42 @@ impl Intake {
             messages = again;
         }
         self.report_healthy(Side::InFlight);
-        let too_long =
-            too_long.into_iter().map(|message| (without_conflict(message), Limit::Delay.explain().to_owned()));
-        self.bury(too_long.collect()).await
+        let too_long = too_long
+            .into_iter()
+            .map(|(message, places)| ((without_conflict(message), Limit::Delay.explain().to_owned()), places));
+        self.bury(too_long.collect(), stored).await
     }
 
-    async fn cancel(&self, mut cancelled: Vec<Cancellation>) -> Result<(), Stopped> {
+    async fn cancel(
+        &self,
+        mut cancelled: Vec<(Cancellation, Places)>,
+        stored: &mut (impl FnMut(Places) + Send),
+    ) -> Result<(), Stopped> {
+        if cancelled.is_empty() {
+            return Ok(());
+        }
         let (started, _clear) = (Instant::now(), ClearOnDrop(self, Side::InFlight));
         while !cancelled.is_empty() {
             let (mut in_flight, mut absent) = (Vec::new(), 0_u64);
-            for one in cancelled {
+            for (one, places) in cancelled {
                 match self.until_done(|| self.queue.cancel(&self.route, &one)).await? {
-                    Cancelled::InFlight => in_flight.push(one),
+                    Cancelled::InFlight => {
+                        in_flight.push((one, places));
+                        continue;
+                    }
                     Cancelled::Known => self.metrics.known.increment(1),
                     // The cancelled message was part of this batch.
                     Cancelled::NotFound if !one.unseen => absent += 1,
                     Cancelled::Cancelled | Cancelled::Purged | Cancelled::Dead | Cancelled::NotFound => {}
                 }
+                stored(places);
             }
             if absent > 0 {
                 self.metrics.skipped.increment(absent);
                 let source = &*self.name;
                 tracing::info!(source, records = absent, "skipped cancellations of what does not wait");
             }
-            if let Some(one) = in_flight.last() {
+            if let Some((one, _)) = in_flight.last() {
                 self.wait_in_flight(&one.id, "its cancellation", started).await?;
             }
             cancelled = in_flight;

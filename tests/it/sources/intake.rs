@@ -60,7 +60,7 @@ impl Bench {
     }
 
     async fn take(&self, entries: impl IntoIterator<Item = SourceEntry>) {
-        let taken = timeout(PATIENCE, self.intake.take(entries.into_iter().collect())).await;
+        let taken = timeout(PATIENCE, self.intake.take(entries.into_iter().collect(), |_| {})).await;
         taken.expect("nothing is in the way").expect("it is not stopped");
     }
 
@@ -229,7 +229,7 @@ async fn replacing_or_cancelling_waits_for_the_message_in_flight_and_is_logged()
     {
         let taking = tokio::spawn({
             let intake = bench.intake.clone();
-            async move { intake.take(vec![entry, schedule("other", 10, HOUR)]).await }
+            async move { intake.take(vec![entry, schedule("other", 10, HOUR)], |_| {}).await }
         });
         bench.until_waiting(&format!("`{}` is in flight, {what} waits", leases[n].id)).await;
         assert_eq!(bench.state("other").await, Some(State::Pending), "it holds up nothing else");
@@ -275,7 +275,7 @@ async fn what_is_called_back_before_it_left_is_not_written_later() {
     for (n, text) in ["one", "two", "three"].into_iter().enumerate() {
         let intake = bench.intake.clone();
         let entry = schedule(text, n as u64, HOUR);
-        under_way.push(tokio::spawn(async move { intake.take(vec![entry]).await }));
+        under_way.push(tokio::spawn(async move { intake.take(vec![entry], |_| {}).await }));
         sleep(Duration::from_millis(50)).await;
     }
     let called_back = under_way.remove(2);
@@ -375,7 +375,7 @@ async fn what_has_the_id_of_a_message_that_ends_meanwhile_is_scheduled_under_it(
     let monitor = redis::Client::open(bench.redis.url()).expect("a URL").get_async_monitor().await.expect("a monitor");
     let mut commands = monitor.into_on_message::<String>();
     let intake = Intake::new(slow, "in", ROUTE.into(), bench.status.clone(), bench.stop.subscribe());
-    let taking = tokio::spawn(async move { intake.take(vec![with("second")]).await });
+    let taking = tokio::spawn(async move { intake.take(vec![with("second")], |_| {}).await });
     let came = async { while !commands.next().await.expect("a command").contains("second") {} };
     timeout(PATIENCE, came).await.expect("it is scheduled, and its id is live");
     bench.settle(leases, &ClaimEnd::Ack).await;

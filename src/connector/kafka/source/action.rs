@@ -45,7 +45,8 @@ pub fn action(record: ConsumedRecord, tombstones: Tombstones, max_overdue: Optio
     }
     // Any other tombstone is a message, due now without a timing header.
     let is_schedule = !is_tombstone && schedule::is_schedule(&record);
-    let log_record = is_schedule.then(|| record.to_log_record());
+    // The timestamp distinguishes it from a record at the same offset of an earlier topic of that name.
+    let log_record = Some(record.to_log_record());
     let parsed = if is_schedule {
         schedule::parse(&record)
     } else {
@@ -122,7 +123,7 @@ mod tests {
         };
         let message = scheduled(record(&[("punctual-delay", b"1s")]));
         assert_eq!((message.id.as_str(), message.on_conflict), ("t:3:7", OnConflict::Keep));
-        assert_eq!(message.record, None, "the id is the position");
+        assert_eq!(message.record.unwrap().to_string(), "7 1700000000000 t:3");
         let message = scheduled(record(&[("scheduler-epoch", b"1700000009"), ("scheduler-target-topic", b"x")]));
         assert_eq!((message.id.as_str(), message.on_conflict), ("key", OnConflict::Replace));
         assert_eq!(message.record.unwrap().to_string(), "7 1700000000000 t:3");

@@ -110,11 +110,14 @@ impl KafkaSource {
             .map_err(|error| format!("no thread: {error}"))?;
         let stop_on_drop = StopOnDrop(sender.clone());
         while let Some(Some(FetchedBatch { entries, cancelled })) = unless_stopped(stop, received.recv()).await {
+            let report = |entries| {
+                // The poller drops its receiver only after a failure.
+                let _ = sender.send(Signal::Stored(entries));
+            };
             let stored = tokio::select! {
-                taken = intake.take(entries) => taken.is_ok(),
+                taken = intake.take(entries, report) => taken.is_ok(),
                 _ = cancelled => false,
             };
-            // The poller drops its receiver only after a failure.
             let _ = sender.send(Signal::BatchDone(stored));
         }
         drop(stop_on_drop);

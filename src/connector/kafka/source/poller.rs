@@ -51,10 +51,12 @@ const START_TIMEOUT: Duration = Duration::from_secs(5);
 const RECOMMIT_DELAY: Duration = Duration::from_secs(30);
 
 /// Events that wake the poller.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Signal {
     /// librdkafka has records or events to poll.
     Ready,
+    /// Redis has these entries of the batch in flight, by their index. Others may wait.
+    Stored(Vec<usize>),
     /// The batch in flight ended: `true` if Redis has all of it.
     BatchDone(bool),
     Stop,
@@ -144,6 +146,12 @@ impl Poller {
     fn handle_signal(&mut self, signal: Signal) {
         match signal {
             Signal::Ready => {}
+            Signal::Stored(entries) => {
+                let mut positions = self.membership.positions();
+                for (partition, offset) in self.state.buffer.mark_stored(&entries) {
+                    positions.advance(&partition, offset);
+                }
+            }
             Signal::BatchDone(stored) => {
                 let mut positions = self.membership.positions();
                 for record in self.state.buffer.finish(stored) {
@@ -179,6 +187,10 @@ impl Poller {
 
     fn add(&mut self, record: ConsumedRecord) {
         let (partition, offset, bytes) = (record.partition.clone(), record.offset, record.size());
+        let expected = self.membership.positions().poll(&partition, offset);
+        if let Some(expected) = expected {
+            self.report_reset(&partition, offset, expected);
+        }
         let is_first_read = self.membership.positions().is_first_read(&partition, offset);
         let (max_overdue, now) = match self.max_overdue {
             Some((most, clock)) if is_first_read => (Some(most), clock.now()),
@@ -199,6 +211,19 @@ impl Poller {
             }
         };
         self.state.buffer.push(FetchedRecord { partition, offset, bytes, entry });
+    }
+
+    fn report_reset(&self, partition: &TopicPartition, offset: i64, expected: i64) {
+        self.intake.metrics().resets.increment(1);
+        tracing::warn!(
+            source = self.intake.name(),
+            topic = &*partition.topic,
+            partition = partition.index,
+            offset,
+            expected,
+            "the offsets of a partition began again: the topic was deleted and created again, or its log was cut. All \
+             its records are read"
+        );
     }
 
     /// Sends the backlog to the intake, unless a batch is in flight. Returns whether it did.
@@ -227,10 +252,16 @@ impl Poller {
         match rebalance {
             Rebalance::Assigned(assigned) => {
                 tracing::info!(source = self.intake.name(), partitions = assigned.count(), "partitions were assigned");
-                let start = |topic: &str| (!self.membership.was_missing(topic)).then_some(self.start);
+                // A topic that was read before, and has no committed offset, was deleted and created again.
+                let is_younger =
+                    |topic: &str| self.membership.was_missing(topic) || self.membership.positions().was_read(topic);
+                let start = |topic: &str| (!is_younger(topic)).then_some(self.start);
                 let positions = start_positions(&self.client, assigned, start, START_TIMEOUT)?;
                 for position in &positions {
-                    self.membership.positions().insert(position.clone());
+                    let committed = self.membership.positions().insert(position.clone());
+                    if let Some(committed) = committed {
+                        self.report_reset(&position.partition, position.next, committed);
+                    }
                 }
                 self.assign(&positions).map_err(|error| error.to_string())?;
                 self.state.assigned = Some(Instant::now());

@@ -10,10 +10,16 @@ use super::{
 };
 
 #[derive(Debug, Default)]
-pub struct Positions(BTreeMap<TopicPartition, Position>);
+pub struct Positions {
+    assigned: BTreeMap<TopicPartition, Position>,
+    /// Committed offsets of partitions that were revoked.
+    left: BTreeMap<TopicPartition, i64>,
+}
 
 #[derive(Debug)]
 struct Position {
+    /// The lowest offset that the next polled record can have.
+    unread: i64,
     /// The first offset that is not in Redis.
     next: i64,
     /// The latest commit that did not fail.
@@ -23,15 +29,37 @@ struct Position {
 }
 
 impl Positions {
-    /// Adds an assigned partition. Its start offset is committed.
-    pub fn insert(&mut self, start: StartPosition) {
+    /// Adds an assigned partition. Its start offset is committed. Returns the offset that this process committed for
+    /// it, if the start is below that.
+    pub fn insert(&mut self, start: StartPosition) -> Option<i64> {
         let StartPosition { partition, next, first_read_ends } = start;
-        self.0.insert(partition, Position { next, committed: Some(next), first_read_ends });
+        let left = self.left.remove(&partition);
+        let position = Position { unread: next, next, committed: Some(next), first_read_ends };
+        self.assigned.insert(partition, position);
+        left.filter(|left| next < *left)
+    }
+
+    /// Whether a partition of the topic was revoked before.
+    pub fn was_read(&self, topic: &str) -> bool {
+        self.left.keys().any(|partition| *partition.topic == *topic)
+    }
+
+    /// Notes that the record at `offset` was polled. Returns the lowest offset that it could have, if it is below that:
+    /// the log begins again.
+    pub fn poll(&mut self, partition: &TopicPartition, offset: i64) -> Option<i64> {
+        let position = self.assigned.get_mut(partition)?;
+        let expected = std::mem::replace(&mut position.unread, offset + 1);
+        let begins_again = offset < expected;
+        if begins_again {
+            // All records are younger than the group.
+            position.first_read_ends = None;
+        }
+        begins_again.then_some(expected)
     }
 
     /// Notes that all records up to `offset` are in Redis, or need not be.
     pub fn advance(&mut self, partition: &TopicPartition, offset: i64) {
-        if let Some(position) = self.0.get_mut(partition) {
+        if let Some(position) = self.assigned.get_mut(partition) {
             // The offset can be lower than before, after the topic was deleted and created again.
             position.next = offset + 1;
             position.first_read_ends = position.first_read_ends.filter(|ends| position.next < *ends);
@@ -48,17 +76,17 @@ impl Positions {
 
     /// Whether the record is older than the group.
     pub fn is_first_read(&self, partition: &TopicPartition, offset: i64) -> bool {
-        self.0.get(partition).and_then(|position| position.first_read_ends).is_some_and(|ends| offset < ends)
+        self.assigned.get(partition).and_then(|position| position.first_read_ends).is_some_and(|ends| offset < ends)
     }
 
     /// The first offset that is not in Redis.
     pub fn next(&self, partition: &TopicPartition) -> Option<i64> {
-        self.0.get(partition).map(|position| position.next)
+        self.assigned.get(partition).map(|position| position.next)
     }
 
     /// Returns the positions to commit, and marks them as committed. `None`: there are none.
     pub fn take_uncommitted(&mut self) -> KafkaResult<Option<TopicPartitionList>> {
-        let uncommitted = self.0.iter_mut().filter(|(_, position)| position.committed != Some(position.next));
+        let uncommitted = self.assigned.iter_mut().filter(|(_, position)| position.committed != Some(position.next));
         let uncommitted: Vec<StartPosition> = uncommitted
             .map(|(partition, position)| {
                 position.committed = Some(position.next);
@@ -71,12 +99,14 @@ impl Positions {
 
     /// Makes the next `take_uncommitted` return all positions.
     pub fn mark_uncommitted(&mut self) {
-        self.0.values_mut().for_each(|position| position.committed = None);
+        self.assigned.values_mut().for_each(|position| position.committed = None);
     }
 
     /// Removes revoked partitions.
     pub fn remove(&mut self, is_revoked: impl Fn(&TopicPartition) -> bool) {
-        self.0.retain(|partition, _| !is_revoked(partition));
+        for (partition, position) in self.assigned.extract_if(.., |partition, _| is_revoked(partition)) {
+            self.left.extend(position.committed.map(|committed| (partition, committed)));
+        }
     }
 }
 
@@ -106,6 +136,27 @@ mod tests {
         positions.mark_uncommitted();
         positions.remove(|partition| partition.index == 0);
         assert_eq!(offsets(&mut positions), [(1, 8)]);
+    }
+
+    #[test]
+    fn a_log_that_begins_again_is_detected_by_a_record_or_by_a_start() {
+        let partition = TopicPartition { topic: "t".into(), index: 0 };
+        let start = |next| StartPosition { partition: partition.clone(), next, first_read_ends: None };
+        let mut positions = Positions::default();
+        assert_eq!((positions.insert(start(4)), positions.was_read("t")), (None, false));
+        let polled: Vec<_> = [4, 7, 8, 0, 1].map(|offset| positions.poll(&partition, offset)).into();
+        assert_eq!(polled, [None, None, None, Some(9), None]);
+        positions.advance(&partition, 1);
+        for (committed, next, detected) in [(true, 2, None), (true, 1, Some(2)), (false, 0, None)] {
+            if committed {
+                positions.take_uncommitted().unwrap();
+            } else {
+                positions.mark_uncommitted();
+            }
+            positions.remove(|_| true);
+            assert_eq!(positions.was_read("t"), committed);
+            assert_eq!(positions.insert(start(next)), detected);
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The due time of a message of RabbitMQ, from its headers or from the number of its dead-letterings.
 
-use lapin::types::{AMQPValue, FieldTable};
+use lapin::types::{AMQPValue, DecimalValue, FieldTable};
 use rand::Rng;
 
 use crate::{
@@ -69,7 +69,7 @@ pub fn by_rounds(headers: &FieldTable, rounds: u32, backoff: &Backoff, rng: &mut
 }
 
 fn delay(value: &AMQPValue) -> Result<Due, String> {
-    if let Some(number) = number(value)? {
+    if let Some(number) = number(value, "milliseconds, or a duration such as `5m`")? {
         // A negative delay means now, as in RabbitMQ's delayed message plugin.
         return millis(u128::try_from(number).unwrap_or(0));
     }
@@ -80,7 +80,7 @@ fn deliver_at(value: &AMQPValue) -> Result<UnixMillis, String> {
     let number = match value {
         // RabbitMQ cuts the milliseconds of an AMQP 1.0 timestamp. The end of the second is never early.
         AMQPValue::Timestamp(seconds) => Some((i128::from(*seconds) + 1) * 1000),
-        other => number(other)?,
+        other => number(other, "milliseconds since 1970, or RFC 3339")?,
     };
     match number {
         Some(number) => {
@@ -96,21 +96,32 @@ fn millis(delay: u128) -> Result<Due, String> {
     allowed.map(Due::After).ok_or_else(|| format!("{delay} ms is too long: at most {MAX_DELAY_MILLIS} ms"))
 }
 
-/// A number of any type, or text of digits. Fractions are rounded up. `None`: other text.
-fn number(value: &AMQPValue) -> Result<Option<i128>, String> {
+/// A number of any type, or text of digits. Fractions are rounded up. `None`: other text. `hint`: the allowed forms.
+fn number(value: &AMQPValue, hint: &str) -> Result<Option<i128>, String> {
     let float = match value {
         AMQPValue::Float(value) => f64::from(*value),
         AMQPValue::Double(value) => *value,
         AMQPValue::LongString(_) | AMQPValue::ShortString(_) | AMQPValue::ByteArray(_) => {
             return Ok(text(value)?.parse().ok());
         }
-        other => return integer(other).map(Some).ok_or_else(|| "is neither a number nor text".into()),
+        AMQPValue::DecimalValue(value) => return decimal(*value).map(Some),
+        other => return integer(other).map(Some).ok_or_else(|| format!("is neither a number nor text: use {hint}")),
     };
     if !float.is_finite() {
         return Err(format!("{float} is no number of milliseconds"));
     }
     #[expect(clippy::cast_possible_truncation, reason = "saturates, and the caller refuses such values")]
     Ok(Some(float.ceil() as i128))
+}
+
+/// `value` / 10^`scale`.
+fn decimal(DecimalValue { scale, value }: DecimalValue) -> Result<i128, String> {
+    // AMQP has unsigned decimals. The clients for Java and Python write signed ones.
+    if i32::try_from(value).is_err() {
+        return Err(format!("{value} is too large for a decimal, or negative: use an integer"));
+    }
+    // A larger divisor than 10^9 gives 1, like 10^10.
+    Ok(i128::from(u64::from(value).div_ceil(10_u64.pow(u32::from(scale.min(10))))))
 }
 
 pub fn integer(value: &AMQPValue) -> Option<i128> {
@@ -156,6 +167,10 @@ mod tests {
         AMQPValue::LongString(text.into())
     }
 
+    fn decimal(scale: u8, value: u32) -> AMQPValue {
+        AMQPValue::DecimalValue(DecimalValue { scale, value })
+    }
+
     #[test]
     fn a_delay_is_an_integer_digits_or_a_duration_and_a_negative_one_means_now() {
         let due = |value| by_headers(&table(vec![("x-delay", value)]));
@@ -168,6 +183,11 @@ mod tests {
             (string(" 1500 "), 1500),
             (string("5m"), 300_000),
             (AMQPValue::ByteArray(b"7".to_vec().into()), 7),
+            (decimal(0, 1500), 1500),
+            (decimal(3, 1_500_000), 1500),
+            (decimal(1, 15_001), 1501),
+            (decimal(255, 7), 1),
+            (decimal(255, 0), 0),
             (AMQPValue::LongInt(-1), 0),
             (string("-20"), 0),
         ] {
@@ -181,11 +201,14 @@ mod tests {
             AMQPValue::LongLongInt(i64::MAX),
             AMQPValue::Double(f64::NAN),
             AMQPValue::Double(1e300),
-            AMQPValue::Boolean(true),
-            AMQPValue::Timestamp(1),
-            AMQPValue::Void,
+            decimal(0, 1 << 31),
+            decimal(2, u32::MAX),
         ] {
             assert!(due(bad.clone()).unwrap_err().starts_with("x-delay: "), "{bad:?}");
+        }
+        for bad in [AMQPValue::Boolean(true), AMQPValue::Timestamp(1), AMQPValue::Void] {
+            let hint = "x-delay: is neither a number nor text: use milliseconds, or a duration such as `5m`";
+            assert_eq!(due(bad), Err(hint.into()));
         }
         assert_eq!(by_headers(&FieldTable::default()), Ok(Due::NOW));
     }
@@ -218,7 +241,9 @@ mod tests {
         assert_eq!(due(string("1700000000000")), at);
         assert_eq!(due(AMQPValue::LongLongInt(1_700_000_000_000)), at);
         assert_eq!(due(AMQPValue::Timestamp(1_699_999_999)), at);
-        for bad in [string("tomorrow"), AMQPValue::LongInt(-1), AMQPValue::Timestamp(u64::MAX), AMQPValue::Void] {
+        for bad in
+            [string("tomorrow"), AMQPValue::LongInt(-1), AMQPValue::Timestamp(u64::MAX), AMQPValue::Void, decimal(0, 1)]
+        {
             assert!(due(bad.clone()).unwrap_err().starts_with("x-deliver-at: "), "{bad:?}");
         }
     }

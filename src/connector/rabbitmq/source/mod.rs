@@ -7,7 +7,13 @@ mod due;
 mod message;
 mod session;
 
-use std::{sync::Weak, time::Duration};
+use std::{
+    sync::{
+        Weak,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use lapin::{Channel, Queue, options::QueueDeclareOptions, types::FieldTable};
@@ -46,6 +52,8 @@ pub struct RabbitMqSource {
     hold_limit: Duration,
     /// The connection of the session, if there is one.
     connection: Mutex<Weak<BrokerConnection>>,
+    /// The number of messages that the session holds.
+    held: Mutex<Weak<AtomicU64>>,
 }
 
 impl RabbitMqSource {
@@ -64,6 +72,7 @@ impl RabbitMqSource {
             seed,
             hold_limit: HOLD_LIMIT,
             connection: Mutex::default(),
+            held: Mutex::default(),
         })
     }
 
@@ -79,7 +88,8 @@ impl RabbitMqSource {
         let channel = broker.connection.create_channel().await?;
         let queue = declare_passively(&channel, &self.queue).await?;
         channel.close(200, "counted".into()).await?;
-        Ok(queue.message_count().into())
+        let held = self.held.lock().upgrade().map_or(0, |held| held.load(Relaxed));
+        Ok(u64::from(queue.message_count()) + held)
     }
 }
 
@@ -94,6 +104,7 @@ impl Source for RabbitMqSource {
             let error = match opened {
                 Ok(mut session) => {
                     *self.connection.lock() = session.connection();
+                    *self.held.lock() = session.held();
                     intake.resumed();
                     let end = session.consume(&self.reader, &intake, &mut rng, &mut stop).await;
                     if matches!(end, SessionEnd::Stopped | SessionEnd::HoldExpired) {
@@ -140,7 +151,7 @@ impl Source for RabbitMqSource {
         is_quorum.then(|| ADVICE.to_owned())
     }
 
-    /// Ready messages, without unacknowledged ones. `None` while not connected.
+    /// Ready messages, and unacknowledged ones of this instance. `None` while not connected.
     async fn depth(&self) -> Option<u64> {
         timeout(DEPTH_TIMEOUT, self.count()).await.ok()?.ok()
     }

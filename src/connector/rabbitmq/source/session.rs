@@ -1,8 +1,11 @@
 //! Consumes over one connection: stores deliveries batch by batch, then acknowledges them.
 
 use std::{
-    collections::VecDeque,
-    sync::{Arc, Weak},
+    collections::{BTreeMap, VecDeque},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -16,7 +19,7 @@ use lapin::{
 };
 use rand::Rng;
 use tokio::{
-    sync::watch,
+    sync::{mpsc::unbounded_channel, watch},
     time::{Instant, sleep, timeout},
 };
 
@@ -53,11 +56,13 @@ pub struct Session {
     hold_limit: Duration,
     /// Deliveries that are in no batch yet: at most the prefetch.
     received: VecDeque<Delivery>,
+    /// The number of unacknowledged deliveries.
+    held: Arc<AtomicU64>,
     /// The queue was deleted: no delivery follows, and the received ones exist nowhere else.
     is_queue_deleted: bool,
     /// The warning of returned messages was logged.
     has_warned: bool,
-    /// At least one batch was acknowledged, or rejected.
+    /// At least one message was acknowledged, or a batch rejected.
     pub has_acknowledged: bool,
 }
 
@@ -91,6 +96,7 @@ impl Session {
             queue: queue.to_owned(),
             hold_limit,
             received: VecDeque::new(),
+            held: Arc::default(),
             is_queue_deleted: false,
             has_warned: false,
             has_acknowledged: false,
@@ -99,6 +105,11 @@ impl Session {
 
     pub fn connection(&self) -> Weak<BrokerConnection> {
         Arc::downgrade(&self.broker)
+    }
+
+    /// The number of unacknowledged deliveries while the session lives.
+    pub fn held(&self) -> Weak<AtomicU64> {
+        Arc::downgrade(&self.held)
     }
 
     /// Consumes until the session ends.
@@ -171,7 +182,10 @@ impl Session {
         held_since: Option<Instant>,
     ) -> Result<(), SessionEnd> {
         match event {
-            Some(Ok(delivery)) => self.received.push_back(delivery),
+            Some(Ok(delivery)) => {
+                self.held.fetch_add(1, Relaxed);
+                self.received.push_back(delivery);
+            }
             Some(Err(error)) => return Err(SessionEnd::Lost(text(&error))),
             None => match (self.is_deleted().await, held_since) {
                 (Ok(true), _) => self.is_queue_deleted = true,
@@ -221,7 +235,7 @@ impl Session {
         batch
     }
 
-    /// Stores a batch in Redis, then acknowledges it.
+    /// Stores a batch in Redis. Acknowledges each message when Redis has it, also while others wait.
     ///
     /// # Errors
     /// When one of the two failed.
@@ -233,7 +247,9 @@ impl Session {
     ) -> Result<(), SessionEnd> {
         let deliveries = self.batch();
         self.warn_of_limit(&deliveries, intake);
-        let (mut entries, mut last) = (Vec::with_capacity(deliveries.len()), None);
+        let mut entries = Vec::with_capacity(deliveries.len());
+        // Delivery tags of messages that are not in Redis, by the index of their entry.
+        let mut waiting = BTreeMap::new();
         for delivery in deliveries {
             let tag = delivery.delivery_tag;
             let unreadable = self.broker.link.notes.take_unreadable(tag);
@@ -247,18 +263,29 @@ impl Session {
                 intake.metrics().skipped.increment(1);
                 let rejecting = self.channel.basic_reject(tag, BasicRejectOptions { requeue: false });
                 answer(ANSWER_TIMEOUT, rejecting).await.map_err(SessionEnd::Lost)?;
+                self.held.fetch_sub(1, Relaxed);
                 continue;
             }
+            waiting.insert(entries.len(), tag);
             entries.push(reader.entry(delivery, unreadable, rng));
-            last = Some(tag);
         }
-        let Some(last) = last else { return Ok(()) };
-        let (held_since, mut taking) = (Instant::now(), std::pin::pin!(intake.take(entries)));
+        // At most one item for each entry.
+        let (sender, mut stored) = unbounded_channel();
+        let taking = intake.take(entries, move |indices| {
+            // The receiver is dropped only with this call.
+            let _ = sender.send(indices);
+        });
+        let (held_since, mut taking) = (Instant::now(), std::pin::pin!(taking));
         let mut limit = std::pin::pin!(sleep(self.hold_limit));
-        loop {
+        let mut is_taken = false;
+        while !waiting.is_empty() {
             tokio::select! {
                 biased;
-                taken = &mut taking => break taken.map_err(|_| SessionEnd::Stopped)?,
+                Some(indices) = stored.recv() => self.acknowledge(&indices, &mut waiting).await?,
+                taken = &mut taking, if !is_taken => {
+                    taken.map_err(|_| SessionEnd::Stopped)?;
+                    is_taken = true;
+                }
                 // Messages that the broker has returned must not be stored: it delivers them again.
                 event = self.consumer.next(), if !self.is_queue_deleted => {
                     self.handle_event(event, Some(held_since)).await?;
@@ -269,12 +296,27 @@ impl Session {
                 () = &mut limit, if !self.is_queue_deleted => return Err(SessionEnd::HoldExpired),
             }
         }
+        Ok(())
+    }
+
+    /// Acknowledges messages that are in Redis, and removes them from `waiting`.
+    async fn acknowledge(&mut self, indices: &[usize], waiting: &mut BTreeMap<usize, u64>) -> Result<(), SessionEnd> {
+        let mut tags: Vec<u64> = indices.iter().filter_map(|index| waiting.remove(index)).collect();
+        tags.sort_unstable();
+        self.held.fetch_sub(tags.len() as u64, Relaxed);
         if self.is_queue_deleted {
             return Ok(());
         }
-        // Each earlier delivery is acknowledged, rejected, or in this batch.
-        let acknowledging = self.channel.basic_ack(last, BasicAckOptions { multiple: true });
-        answer(ANSWER_TIMEOUT, acknowledging).await.map_err(SessionEnd::Lost)
+        // Each delivery before the first waiting one is acknowledged, rejected, or in `tags`.
+        let first_waiting = waiting.values().next().copied();
+        let single = tags.split_off(tags.partition_point(|tag| first_waiting.is_none_or(|waiting| *tag < waiting)));
+        let multiple = tags.last().map(|tag| (*tag, true));
+        for (tag, multiple) in multiple.into_iter().chain(single.into_iter().map(|tag| (tag, false))) {
+            let acknowledging = self.channel.basic_ack(tag, BasicAckOptions { multiple });
+            answer(ANSWER_TIMEOUT, acknowledging).await.map_err(SessionEnd::Lost)?;
+            self.has_acknowledged = true;
+        }
+        Ok(())
     }
 
     fn warn_of_limit(&mut self, deliveries: &[Delivery], intake: &Intake) {

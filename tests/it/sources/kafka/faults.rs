@@ -181,3 +181,19 @@ async fn a_broker_that_is_killed_is_waited_for() {
     let exit = punctual.terminate().await;
     assert_eq!(exit.code, Some(0), "it stops without a broker, too: {}", punctual.log());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_offsets_of_records_that_a_full_route_took_are_committed_while_others_wait() {
+    let Some(broker) = kafka::shared().await else { return };
+    let topic = kafka::topic_name();
+    kafka::create_topic(&broker, &topic, 1, &[]).await;
+    let redis = RedisServer::start().await;
+    let mut configuration = into_list(&redis.url(), &broker, &topic);
+    configuration["routes"]["jobs"]["limits"]["messages"] = 10.into();
+    produce(&broker, &topic, (0..50).map(|n| delayed(n, "1h"))).await;
+    let punctual = Punctual::start(&configuration.to_string()).await;
+    until("ten are committed", async || kafka::committed(&broker, &topic, &topic, 1).await == [Some(10)]).await;
+    assert_eq!(stats(&punctual, "jobs").await["pending"], 10);
+    assert_eq!(status(&punctual).await["depth"], 40);
+    assert_eq!(punctual.log().matches("cannot take messages").count(), 1, "{}", punctual.log());
+}

@@ -5,6 +5,7 @@ mod exported;
 mod faults;
 mod formats;
 mod program;
+mod recreated;
 mod schedules;
 mod tombstones;
 mod transactions;

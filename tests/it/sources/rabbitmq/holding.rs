@@ -149,14 +149,21 @@ async fn what_a_full_route_refuses_waits_and_comes_in_as_the_route_empties() {
     let (server, redis) = (RabbitMq::shared().await, RedisServer::start().await);
     declare(server, "limited").await;
     let config = settings(server, "limited-in");
-    let source = RabbitMqSource::new(&config, api::ulids(), 1).expect("a valid URL");
+    let source = Arc::new(RabbitMqSource::new(&config, api::ulids(), 1).expect("a valid URL"));
     let limits = RouteLimits { messages: Some(MOST), ..RouteLimits::default() };
     let (queue, status, (stop, stopping)) =
         (queue(&redis, limits).await, Arc::<SourceHealth>::default(), watch::channel(false));
     let intake = Intake::new(queue.clone(), "in", "r".into(), status.clone(), stopping.clone());
-    let running = tokio::spawn(async move { source.run(intake, stopping).await });
+    let running = tokio::spawn({
+        let source = source.clone();
+        async move { source.run(intake, stopping).await }
+    });
     publish(server, "limited", delayed(MESSAGES, 3_600_000)).await;
     let deadline = Instant::now() + PATIENCE;
+    while source.depth().await != Some(MESSAGES as u64 - MOST) || server.depth("limited-in").await != Some(0) {
+        assert!(Instant::now() < deadline, "{:?} wait", source.depth().await);
+        sleep(Duration::from_millis(20)).await;
+    }
     let (mut purged, mut waited) = (0, false);
     while purged < MESSAGES as u64 {
         assert!(Instant::now() < deadline, "{purged}: {:?}", status.get());
@@ -172,7 +179,50 @@ async fn what_a_full_route_refuses_waits_and_comes_in_as_the_route_empties() {
     }
     assert_eq!((purged, waited), (MESSAGES as u64, true));
     until_depth(server, "limited-in", 0).await;
+    assert_eq!(source.depth().await, Some(0));
     stop.send_replace(true);
     timeout(PATIENCE, running).await.expect("it stops").expect("no panic");
     assert_eq!(server.depth("limited-in").await, Some(0), "all were acknowledged");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_that_a_full_route_took_are_not_returned_with_those_it_refused() {
+    const MOST: usize = 10;
+    let (server, redis) = (RabbitMq::shared().await, RedisServer::start().await);
+    declare(server, "partly-held").await;
+    let config = settings(server, "partly-held-in");
+    let source = RabbitMqSource::new(&config, api::ulids(), 1).expect("a valid URL").with_hold_limit(HOLD_LIMIT);
+    let limits = RouteLimits { messages: Some(MOST as u64), ..RouteLimits::default() };
+    let (queue, (stop, stopping)) = (queue(&redis, limits).await, watch::channel(false));
+    let intake = Intake::new(queue.clone(), "in", "r".into(), Arc::default(), stopping.clone());
+    publish(server, "partly-held", delayed(MESSAGES, 3_600_000)).await;
+    let running = tokio::spawn(async move { source.run(intake, stopping).await });
+    until_depth(server, "partly-held-in", 0).await;
+    let deadline = Instant::now() + PATIENCE;
+    while queue.stats("r").await.expect("numbers").pending < MOST as u64 {
+        assert!(Instant::now() < deadline);
+        sleep(Duration::from_millis(10)).await;
+    }
+    loop {
+        let depth = server.depth("partly-held-in").await.expect("it exists") as usize;
+        assert!(depth <= MESSAGES - MOST, "{depth} were returned");
+        if depth == MESSAGES - MOST {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{depth} are ready");
+        sleep(Duration::from_millis(10)).await;
+    }
+    let mut purged = 0;
+    while purged < MESSAGES as u64 {
+        assert!(Instant::now() < deadline, "{purged}");
+        let mut part = Bulk::default();
+        queue.purge_pending("r", None, MOST as u64, false, deadline, &mut part).await.expect("purged");
+        purged += part.count;
+        sleep(Duration::from_millis(20)).await;
+    }
+    until_depth(server, "partly-held-in", 0).await;
+    stop.send_replace(true);
+    timeout(PATIENCE, running).await.expect("it stops").expect("no panic");
+    let left = (server.depth("partly-held-in").await, queue.stats("r").await.expect("numbers").pending);
+    assert_eq!((purged, left), (MESSAGES as u64, (Some(0), 0)), "each was stored once");
 }
