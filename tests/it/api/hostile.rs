@@ -216,7 +216,7 @@ async fn a_client_that_sends_its_whole_body_before_it_reads_gets_the_early_reply
         let talk = async {
             stream.write_all(head.as_bytes()).await?;
             for _ in 0..LENGTH >> 16 {
-                stream.write_all(&[b'x'; 1 << 16]).await?;
+                stream.write_all(&vec![b'x'; 1 << 16]).await?;
             }
             stream.read_to_string(&mut reply).await
         };
