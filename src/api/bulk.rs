@@ -6,8 +6,6 @@ use std::sync::Arc;
 use axum::{
     Extension, Json,
     extract::{Path, Query, Request, State},
-    http::{StatusCode, header},
-    response::IntoResponse,
     routing::{MethodRouter, post},
 };
 use serde_json::{Value, json};
@@ -88,12 +86,6 @@ pub async fn summary(
     };
     let reasons: Vec<Value> = summary.groups.iter().map(shown).collect();
     Ok(Json(json!({ "total": summary.total, "complete": summary.complete, "reasons": reasons })))
-}
-
-/// Replies 405: earlier releases had a `DELETE` of all dead messages.
-pub async fn removed() -> impl IntoResponse {
-    let text = "this path has no methods: `POST /v1/routes/{route}/dead/purge` deletes dead messages";
-    ([(header::ALLOW, "")], Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", text))
 }
 
 pub async fn purge_pending(

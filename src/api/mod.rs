@@ -48,7 +48,7 @@ use axum::{
     Router,
     http::Method,
     middleware::{from_fn, from_fn_with_state},
-    routing::{MethodRouter, any, delete, get, patch, post},
+    routing::{MethodRouter, delete, get, patch, post},
 };
 
 use self::auth::Access;
@@ -73,7 +73,7 @@ use crate::{
 /// The router of the API, for `serve`.
 pub fn router(api: impl Into<Arc<Api>>) -> Router {
     let api = api.into();
-    let mut router = Router::new().route("/v1/routes/{route}/dead", any(bulk::removed));
+    let mut router = Router::new();
     for Endpoint { path, access, query, handler, .. } in endpoints() {
         let authorise = from_fn_with_state((Arc::clone(&api.guard), access), auth::authorise);
         let check_query = from_fn_with_state(query, strict::check_query);

@@ -23,7 +23,7 @@ use serde::Serialize;
 pub use crate::store::redis::{HORIZONS, PartitionForecast as Forecast};
 use crate::{
     store::{DeadGroup, Pause, Snapshot, StoreError},
-    time::{MIN_MILLIS, UnixMillis},
+    time::UnixMillis,
 };
 
 /// The result of a bulk call.
@@ -133,8 +133,7 @@ pub struct RouteWindow {
 /// The pause of a route.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RoutePause {
-    /// `None` if the route was paused by a release that did not store the time.
-    pub paused_at: Option<UnixMillis>,
+    pub paused_at: UnixMillis,
     /// The name of the token, or `None` without one.
     pub paused_by: Option<String>,
     pub note: Option<String>,
@@ -142,7 +141,7 @@ pub struct RoutePause {
 
 impl From<Pause> for RoutePause {
     fn from(Pause { at, by, note }: Pause) -> Self {
-        Self { paused_at: Some(at).filter(|at| at.get() >= MIN_MILLIS), paused_by: by, note }
+        Self { paused_at: at, paused_by: by, note }
     }
 }
 

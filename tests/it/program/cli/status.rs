@@ -101,15 +101,3 @@ async fn another_server_is_not_taken_for_a_punctual() {
         assert!(ended.error.contains(&named) && ended.error.contains("is no punctual: it answered `"), "{ended:?}");
     }
 }
-
-#[tokio::test]
-async fn a_pause_of_an_older_release_has_no_time() {
-    let scene = Scene::start().await;
-    scene.done(&["pause", "web", "--yes"]).await;
-    let mut connection = scene.redis.connection().await;
-    let keys: Vec<String> = redis::cmd("KEYS").arg("*paused").query_async(&mut connection).await.expect("keys");
-    let [key] = keys.as_slice() else { panic!("{keys:?}") };
-    redis::cmd("SET").arg(key).arg("1").exec_async(&mut connection).await.expect("it is set");
-    let route = scene.json(&["status"]).await["routes"][0].clone();
-    assert_eq!((&route["paused"], &route["paused_at"]), (&true.into(), &serde_json::Value::Null), "{route}");
-}
