@@ -226,3 +226,28 @@ async fn messages_that_a_full_route_took_are_not_returned_with_those_it_refused(
     let left = (server.depth("partly-held-in").await, queue.stats("r").await.expect("numbers").pending);
     assert_eq!((purged, left), (MESSAGES as u64, (Some(0), 0)), "each was stored once");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_route_goes_on_taking_up_to_its_limit() {
+    const MOST: usize = 10;
+    let (server, redis) = (RabbitMq::shared().await, RedisServer::start().await);
+    declare(server, "paused-route").await;
+    let config = settings(server, "paused-route-in");
+    let source = RabbitMqSource::new(&config, api::ulids(), 1).expect("a valid URL");
+    let limits = RouteLimits { messages: Some(MOST as u64), ..RouteLimits::default() };
+    let (queue, status, (stop, stopping)) =
+        (queue(&redis, limits).await, Arc::<SourceHealth>::default(), watch::channel(false));
+    queue.pause("r", "test", "").await.expect("paused");
+    let intake = Intake::new(queue.clone(), "in", "r".into(), status.clone(), stopping.clone());
+    let running = tokio::spawn(async move { source.run(intake, stopping).await });
+    publish(server, "paused-route", delayed(MESSAGES, 0)).await;
+    let deadline = Instant::now() + PATIENCE;
+    while status.get() != (SourceState::Failing, Some(Limit::Messages.explain().to_owned())) {
+        assert!(Instant::now() < deadline, "{:?}", status.get());
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(queue.stats("r").await.expect("numbers").pending, MOST as u64);
+    stop.send_replace(true);
+    timeout(PATIENCE, running).await.expect("it stops").expect("no panic");
+    until_depth(server, "paused-route-in", MESSAGES - MOST).await;
+}
