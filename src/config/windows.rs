@@ -61,12 +61,13 @@ impl WindowEntry {
         if from == DAY {
             return Err("begins at 24:00: write `from: \"00:00\"` and the next day".into());
         }
-        let mut begins = [days.is_none(); 7];
+        if days.as_ref().is_some_and(List::is_empty) {
+            return Err("has no days".into());
+        }
+        // A list of which each day was refused has that mistake alone.
+        let mut begins = [days.iter().flat_map(List::iter).next().is_none(); 7];
         for Day(day) in days.iter().flat_map(List::iter) {
             begins[*day] = true;
-        }
-        if begins == [false; 7] {
-            return Err("has no days".into());
         }
         Ok(Window { days: begins, from, to, zone: time_zone.map_or(TimeZone::UTC, |zone| zone.0) })
     }
@@ -164,7 +165,11 @@ fn time_of_day(text: &str) -> Result<TimeOfDay, String> {
 }
 
 fn zone(text: &str) -> Result<Zone, String> {
-    if let Ok(zone) = TimeZone::get(text) {
+    // `Factory` is the zone of a computer that was not set up.
+    if let Ok(zone) = TimeZone::get(text)
+        && !zone.is_unknown()
+        && !text.eq_ignore_ascii_case("Factory")
+    {
         return Ok(Zone(zone));
     }
     let near = db().available().map(|name| (strsim::osa_distance(text, name.as_str()), name.to_string()));
@@ -173,4 +178,18 @@ fn zone(text: &str) -> Result<Zone, String> {
         _ => ", such as Europe/Berlin".to_owned(),
     };
     Err(format!("`{}` is not the IANA name of a time zone{hint}", text.escape_debug()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_refused_day_leaves_no_other_mistake() {
+        let windows = |days| serde_json::from_value::<Windows>(json!({ "days": days, "from": "08:00", "to": "09:00" }));
+        assert!(windows(json!([null])).is_ok(), "the mistake of the day was reported");
+        assert!(windows(json!([])).unwrap_err().to_string().contains("has no days"));
+    }
 }

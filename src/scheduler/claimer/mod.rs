@@ -260,6 +260,10 @@ impl Claimer {
         let lease_ends = claim.clock.taken + left.min(lease);
         let expired = self.view.update(&claim, Instant::now());
         self.sharing_delay.polled(&claim, self.rng.random());
+        if !is_open {
+            // The instance that served the partition before the closing can be gone at the opening.
+            self.sharing_delay.reset();
+        }
         self.pace.claimed(if limit == 0 { ClaimYield::Empty } else { claim_yield(&claim) });
         self.died(DeadReason::Orphan, &claim.orphans, "the body was missing");
         self.send(claim, capacity, right, lease_ends, is_open);

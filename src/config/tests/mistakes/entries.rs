@@ -84,6 +84,7 @@ pub const ROUTE_MISTAKES: &[(&str, &str)] = &[
     ("window:\n      from: '24:00'\n      to: '08:00'", "window: begins at 24:00: write `from: \"00:00\"` and the"),
     ("window:\n      from: '08:00'\n      to: '09:00'\n      days: []", "window: has no days"),
     ("window: {from: '8:00', to: '09:00'}", "window.from: `8:00` is not a time of day such as \"08:00\""),
+    ("window: {time_zone: Etc/Unknown, from: '08:00', to: '09:00'}", "window.time_zone: `Etc/Unknown` is not the IANA"),
     ("window: {to: '24:01', from: '08:00'}", "window.to: `24:01` is not a time of day"),
     ("window: [{to: '09:60', from: '08:00'}]", "window.0.to: `09:60` is not a time of day"),
     ("window: {zone: UTC, from: '08:00', to: '09:00'}", "window.zone: `zone` is unknown: known: days, from, to, "),
