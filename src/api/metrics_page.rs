@@ -41,18 +41,18 @@ impl MetricsPage {
         self.recorder.render()
     }
 
-    /// The page. When the numbers of a route cannot be read within `patience`, its gauges keep their last values.
+    /// The page. When the numbers of a route cannot be read within `max_wait`, its gauges keep their last values.
     /// `ready`: the check of readiness.
-    pub async fn render(&self, patience: Duration, ready: impl Future<Output = Result<(), String>>) -> String {
+    pub async fn render(&self, max_wait: Duration, ready: impl Future<Output = Result<(), String>>) -> String {
         let routes = self.queue.routes();
         // Tasks continue after the timeout: the store must reach its own timeout to detect a dead connection.
         let stats = join_all(routes.iter().cloned().map(|route| {
             let queue = Arc::clone(&self.queue);
-            timeout(patience, tokio::spawn(async move { queue.stats(&route).await }))
+            timeout(max_wait, tokio::spawn(async move { queue.stats(&route).await }))
         }));
         // Reading the state of the sources sets their gauges.
-        let depths = timeout(patience, (self.sources)());
-        let (stats, _, ready) = tokio::join!(stats, depths, timeout(patience, ready));
+        let depths = timeout(max_wait, (self.sources)());
+        let (stats, _, ready) = tokio::join!(stats, depths, timeout(max_wait, ready));
         let answers = |stats: &_| matches!(stats, Ok(Ok(Ok(_) | Err(QueueError::Store(StoreError::WrongType { .. })))));
         metrics::health(stats.iter().any(answers), matches!(ready, Ok(Ok(()))));
         for (route, stats) in routes.iter().zip(stats) {

@@ -11,13 +11,13 @@ use super::{activity, auth::Grant, metrics_page::STATS_TIMEOUT, routes, state::A
 
 pub async fn overview(State(api): State<Arc<Api>>, Extension(grant): Extension<Arc<Grant>>) -> Json<Value> {
     // While Redis is down, the other parts are shown.
-    let patience: Duration = api.request_timeout / 2;
-    let listed = timeout(patience, routes::entries(&api, &grant));
+    let max_wait: Duration = api.request_timeout / 2;
+    let listed = timeout(max_wait, routes::entries(&api, &grant));
     let (listed, sinks, sources, ready) = tokio::join!(
         listed,
         api.statuses.sinks(&grant),
         api.statuses.sources(&grant),
-        timeout(patience, api.readiness.check()),
+        timeout(max_wait, api.readiness.check()),
     );
     let (routes, mut error) = match listed {
         Ok(Ok(routes)) => (json!(routes), None),

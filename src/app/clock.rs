@@ -22,12 +22,12 @@ impl RedisClock {
     }
 
     /// Returns the latest reading while Redis is down. `None` before the first reading, and without routes.
-    pub async fn read(&self, patience: Duration) -> Option<ServerClock> {
+    pub async fn read(&self, max_wait: Duration) -> Option<ServerClock> {
         let last = || *self.last.lock();
         let taken = Instant::now();
         if last().is_none_or(|clock| taken >= clock.taken + FRESH)
             && let Some(route) = self.queue.routes().first()
-            && let Ok(Ok(millis)) = timeout(patience, self.queue.now(route)).await
+            && let Ok(Ok(millis)) = timeout(max_wait, self.queue.now(route)).await
         {
             let clock = ServerClock { micros: millis * 1000, taken };
             *self.last.lock() = Some(clock);

@@ -155,9 +155,9 @@ impl Instance {
         }
     }
 
-    /// The data of GET /v1/sinks and GET /v1/sources. Each waits at most for `patience`.
-    pub fn statuses(&self, patience: Duration) -> Statuses {
-        Statuses { sinks: self.sinks(patience), failing: self.failing(), sources: self.sources(patience) }
+    /// The data of GET /v1/sinks and GET /v1/sources. Each waits at most for `max_wait`.
+    pub fn statuses(&self, max_wait: Duration) -> Statuses {
+        Statuses { sinks: self.sinks(max_wait), failing: self.failing(), sources: self.sources(max_wait) }
     }
 
     fn failing(&self) -> FailingSinks {
@@ -186,25 +186,25 @@ impl Instance {
         })
     }
 
-    fn sources(&self, patience: Duration) -> SourceStatuses {
+    fn sources(&self, max_wait: Duration) -> SourceStatuses {
         let (running_sources, clock) = (self.running_sources.clone(), self.clock.clone());
         Arc::new(move || {
             let (running_sources, clock) = (running_sources.clone(), clock.clone());
-            async move { join_all(running_sources.iter().map(|source| source.status(patience, &clock))).await }.boxed()
+            async move { join_all(running_sources.iter().map(|source| source.status(max_wait, &clock))).await }.boxed()
         })
     }
 
-    fn sinks(&self, patience: Duration) -> SinkStatuses {
+    fn sinks(&self, max_wait: Duration) -> SinkStatuses {
         let (sinks, clock): (Arc<[_]>, _) = (self.reachability.clone().into(), self.clock.clone());
         Arc::new(move || {
             let (sinks, clock) = (sinks.clone(), clock.clone());
-            async move { join_all(sinks.iter().map(|(name, sink)| status(name, sink, patience, &clock))).await }.boxed()
+            async move { join_all(sinks.iter().map(|(name, sink)| status(name, sink, max_wait, &clock))).await }.boxed()
         })
     }
 }
 
-async fn status(name: &str, reachability: &Reachability, patience: Duration, clock: &RedisClock) -> SinkStatus {
-    let (check, clock) = tokio::join!(reachability.answer(patience), clock.read(patience));
+async fn status(name: &str, reachability: &Reachability, max_wait: Duration, clock: &RedisClock) -> SinkStatus {
+    let (check, clock) = tokio::join!(reachability.answer(max_wait), clock.read(max_wait));
     let check = check.map(|answer| answer.err().unwrap_or_else(|| "ok".to_owned()));
     let at = |instant| clock.map(|clock| clock.millis_at(instant));
     let status = reachability.sink().breaker().status();

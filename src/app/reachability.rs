@@ -41,14 +41,14 @@ impl Reachability {
     }
 
     /// The latest result. If it is not fresh, a check starts, and its result is returned if it arrives within
-    /// `patience`. `None` before the first result. Must be called within a tokio runtime.
-    pub async fn answer(&self, patience: Duration) -> Option<Result<(), String>> {
+    /// `max_wait`. `None` before the first result. Must be called within a tokio runtime.
+    pub async fn answer(&self, max_wait: Duration) -> Option<Result<(), String>> {
         let fresh = |answer: &Option<Answer>| answer.as_ref().is_some_and(|(at, _)| at.elapsed() < FRESH);
         let mut last = self.last.subscribe();
         if !fresh(&last.borrow()) {
             self.ask();
             // A later result is for the next caller.
-            let _ = timeout(patience, last.wait_for(fresh)).await;
+            let _ = timeout(max_wait, last.wait_for(fresh)).await;
         }
         last.borrow().as_ref().map(|(_, answer)| answer.clone())
     }

@@ -97,9 +97,9 @@ impl RunningSource {
         self.source.advice().await
     }
 
-    /// The data of GET /v1/sources. Also sets the metric of the depth, unless reading it takes longer than `patience`.
-    pub async fn status(&self, patience: Duration, clock: &RedisClock) -> SourceStatus {
-        let (depth, clock) = tokio::join!(timeout(patience, self.source.depth()), clock.read(patience));
+    /// The data of GET /v1/sources. Also sets the metric of the depth, unless reading it takes longer than `max_wait`.
+    pub async fn status(&self, max_wait: Duration, clock: &RedisClock) -> SourceStatus {
+        let (depth, clock) = tokio::join!(timeout(max_wait, self.source.depth()), clock.read(max_wait));
         let depth = depth.unwrap_or_default();
         let times = self.health.times();
         let at = |instant| clock.map(|clock| clock.millis_at(instant));

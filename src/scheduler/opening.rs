@@ -61,10 +61,10 @@ impl Opening {
         known.span.open
     }
 
-    /// When the open span ends; `None` if the route is always open.
+    /// When the open span ends; `None` if it has no end.
     pub fn closes(&self) -> Option<Instant> {
-        let known = self.known?;
-        Some(known.clock.taken + Duration::from_micros((known.until * 1000).saturating_sub(known.clock.micros)))
+        let Known { span, clock, .. } = self.known?;
+        Some(clock.taken + Duration::from_micros((span.until? * 1000).saturating_sub(clock.micros)))
     }
 
     /// The opening in microseconds on the clock of the store; 0 if the route is always open. Lateness counts from it.

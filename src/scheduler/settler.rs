@@ -3,7 +3,7 @@
 //! The task repeats a call until the store answers; fencing makes that safe. Until the answer `Unanswered` counts the
 //! call. The permits of a message are free when its settlement is sent: Redis runs the settlement before the claim that
 //! follows on the connection. While a failed call is repeated, the next settlements keep their permits until they are
-//! answered. So at most the messages of the budget and of one call are unsettled.
+//! answered. So at most the messages of the budget, and of one call of each partition, are unsettled.
 
 use std::{collections::BTreeMap, sync::Arc};
 

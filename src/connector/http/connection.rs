@@ -119,16 +119,16 @@ impl Own {
 }
 
 impl Connection {
-    /// Sends a request, and returns the head of the reply. `patience`: maximum wait for a stream of a shared
+    /// Sends a request, and returns the head of the reply. `max_wait`: maximum wait for a stream of a shared
     /// connection. After a cancellation the connection must not be used again.
     pub async fn send(
         &mut self,
         request: MessageRequest,
-        patience: Duration,
+        max_wait: Duration,
     ) -> Result<Response<ReplyBody>, SendError> {
         match self {
             Self::Http1(own) => own.send(request).await,
-            Self::Http2(shared) => shared.send(request.over_http2(), patience).await,
+            Self::Http2(shared) => shared.send(request.over_http2(), max_wait).await,
         }
     }
 

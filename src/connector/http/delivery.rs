@@ -115,9 +115,9 @@ impl Sender {
         alarm: &mut Alarm,
     ) -> Result<(Option<Domain>, Response<ReplyBody>), Failure> {
         let failure = |domain, outcome| Failure { domain, outcome, status: None };
+        let closed = || Outcome::Unsent { error: "the window of the route closed before it was sent".to_owned() };
         if delivery.is_too_late() {
-            let error = "the window of the route closed before it was sent".to_owned();
-            return Err(failure(None, Outcome::Unsent { error }));
+            return Err(failure(None, closed()));
         }
         if deadline < Instant::now() + self.timeout.mul_f64(1.0 - SEND_WITHIN) {
             let error = format!("{}: no connection was free in time", self.connector.address());
@@ -142,10 +142,14 @@ impl Sender {
                 // A failed connect concerns every path.
                 *connection = Some(self.connect(deadline).await.map_err(|outcome| failure(None, outcome))?);
             }
+            // A connect, or a refused request, takes time.
+            if delivery.is_too_late() {
+                return Err(failure(domain, closed()));
+            }
             let used = connection.as_mut().expect("opened");
             let was_answering = used.has_answered();
-            let patience = self.patience(deadline);
-            let sent = alarm.timeout_at(deadline, used.send(request, patience)).await;
+            let max_wait = self.max_wait(deadline, delivery.send_until);
+            let sent = alarm.timeout_at(deadline, used.send(request, max_wait)).await;
             if used.shared().is_some_and(Shared::is_unusable)
                 && let Some(time) = self.connector.avoid_http2()
             {
@@ -198,8 +202,9 @@ impl Sender {
     }
 
     /// Maximum time that a message can still wait before it is sent.
-    fn patience(&self, deadline: Instant) -> Duration {
+    fn max_wait(&self, deadline: Instant, send_until: Option<Instant>) -> Duration {
         let latest = deadline.checked_sub(self.timeout.mul_f64(1.0 - SEND_WITHIN));
+        let latest = latest.map(|latest| send_until.map_or(latest, |until| latest.min(until)));
         latest.map_or(Duration::ZERO, |latest| latest.saturating_duration_since(Instant::now()))
     }
 

@@ -158,13 +158,13 @@ impl Shared {
         Some(StreamSlot(Arc::clone(&self.state)))
     }
 
-    /// Sends a request over a stream that becomes free within `patience`, and returns the head of the reply.
+    /// Sends a request over a stream that becomes free within `max_wait`, and returns the head of the reply.
     pub async fn send(
         &mut self,
         request: Request<Bytes>,
-        patience: Duration,
+        max_wait: Duration,
     ) -> Result<Response<ReplyBody>, SendError> {
-        let slot = match timeout(patience, self.slot()).await {
+        let slot = match timeout(max_wait, self.slot()).await {
             Ok(Some(slot)) => slot,
             Ok(None) => return Err(SendError::NotSent("the connection ends".into())),
             Err(_) => return Err(SendError::NoStream),

@@ -69,7 +69,8 @@ impl Claimer {
             } else {
                 drop(capacity);
                 sleep(wait).await;
-                request.limit = 1;
+                // A poll outside of the windows asks for none.
+                request.limit = request.limit.min(1);
                 self.capacity_for_one().await
             };
             answer = self.claim(request, capacity).await;

@@ -1,6 +1,7 @@
 //! A route with windows: claims in them alone, at once when one opens, and counts lateness from there.
 
 use jiff::{Timestamp, tz::TimeZone};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{sink::Act, *};
@@ -110,6 +111,26 @@ async fn two_instances_open_at_once_and_deliver_each_message_once() {
     for instance in instances {
         instance.stop().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_window_of_all_time_has_no_closing() {
+    let store = TestStore::new(1);
+    let late = Arc::new(Mutex::new(0));
+    let closing = late.clone();
+    let sink = FakeSink::new(&store, move |delivery| {
+        *closing.lock() += u32::from(delivery.send_until.is_some());
+        Act::confirm(MILLI)
+    });
+    let always = Window { days: [true; 7], from: 0, to: DAY, zone: TimeZone::UTC };
+    let instance = start(&store, &sink, &Arc::new(Calendar::new(vec![always]).unwrap()));
+    for hour in 0..50 {
+        schedule(&store, [format!("m{hour}")], hour * 60 * MINUTE);
+    }
+    sleep(51 * 60 * MINUTE).await;
+    assert_eq!((sink.taken().len(), *late.lock(), store.count(&partition("r"))), (50, 0, (0, 0, 0)));
+    assert!(sink.most_late() <= 5);
+    instance.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
