@@ -11,6 +11,7 @@ pub use self::{
     dead_reason::DeadReason,
     digest::digest,
     ended::{Ended, Ending, Remember},
+    flow::{FlowLimits, Rate, check_flow},
     headers::{Header, HeaderValue, Headers},
     limits::{DeadLimits, Limit, RouteLimits},
     origin::Origin,
@@ -25,6 +26,7 @@ mod dead_reason;
 mod digest;
 mod ended;
 mod fields;
+mod flow;
 #[cfg(test)]
 mod fuzz;
 mod headers;
