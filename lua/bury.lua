@@ -1,27 +1,31 @@
--- include clock commit failures layout revival scores
+-- include clock commit failures flow layout revival scores
 -- Stores messages that a source could not read as dead letters, with the reason.
 --
--- KEYS   messages dead errors pending unack route remembered
--- ARGV   required prefix of `route`, then for each message: id, "<reason>: <error>", body after the times
+-- KEYS   messages dead errors pending unack route remembered [flow]
+-- ARGV   required prefix of `route`, then for each message: id, "<reason>: <error>", body after the times, its flow if
+--        there are flow keys
 -- reply  for each message: 1 written | 0 its id is live, nothing written; error `PUNCTUAL unregistered <text>` when the
 --        partition is not open: the caller must register the route first
 -- See src/message/codec.rs.
 local VERSION = 2
 local messages, dead, errors, pending, unack, route, remembered = unpack(KEYS)
 
+local flow = flow_keys(KEYS, 8)
+local EACH = flow and 4 or 3
+
 local refusal = closed(route, ARGV[1])
 if refusal then return refusal end
 
 local now = math.floor(clock() / 1000)
 local ids, live = {}, {}
-for i = 2, #ARGV, 3 do ids[#ids + 1] = ARGV[i] end
+for i = 2, #ARGV, EACH do ids[#ids + 1] = ARGV[i] end
 for _, set in ipairs({ pending, unack, dead }) do
   for i, score in ipairs(redis.call('ZMSCORE', set, unpack(ids))) do
     if score then live[ids[i]] = true end
   end
 end
 
-local reply, buried, bodies, dead_scores, texts = {}, {}, {}, {}, {}
+local reply, buried, names, bodies, dead_scores, texts = {}, {}, {}, {}, {}, {}
 for i, id in ipairs(ids) do
   if live[id] then
     reply[i] = 0
@@ -29,9 +33,11 @@ for i, id in ipairs(ids) do
     reply[i], live[id] = 1, true
     local n = #buried + 1
     buried[n] = id
-    bodies[2 * n - 1], bodies[2 * n] = id, struct.pack('>BI8I8', VERSION, now, now) .. ARGV[3 * i + 1]
+    local at = 2 + (i - 1) * EACH
+    if flow then names[n] = ARGV[at + 3] end
+    bodies[2 * n - 1], bodies[2 * n] = id, struct.pack('>BI8I8', VERSION, now, now) .. ARGV[at + 2]
     dead_scores[2 * n - 1], dead_scores[2 * n] = whole(now), id
-    texts[2 * n - 1], texts[2 * n] = id, failure(now, 0, ARGV[3 * i])
+    texts[2 * n - 1], texts[2 * n] = id, failure(now, 0, ARGV[at + 1])
   end
 end
 
@@ -39,6 +45,7 @@ local steps = {}
 if #buried > 0 then
   add(steps, 'HSET', messages, bodies, { { 'HDEL', messages, unpack(buried) } })
   revive(steps, remembered, buried)
+  if flow then number_flows(steps, flow, buried, names) end
   add(steps, 'ZADD', dead, dead_scores, { { 'ZREM', dead, unpack(buried) } })
   add(steps, 'HSET', errors, texts, {})
 end

@@ -1,23 +1,24 @@
--- include bodies bytes commit fields layout records remembered revival sizes
+-- include bodies bytes clock commit fields flow layout records remembered revival sizes wake
 -- Cancels a pending message, or purges a dead one; one in flight stays.
 --
--- KEYS   pending unack messages attempts errors dead remembered records bytes route
--- ARGV   required prefix of `route`, id, time to remember the id (ms; a purged id only with a record), maximum number
+-- KEYS   pending unack messages attempts errors dead remembered records bytes route [flow]
+-- ARGV   wake channel, required prefix of `route`, id, time to remember the id (ms; a purged id only with a record), maximum number
 --        of remembered ids, its record ("": none; see records.lua), 1 if the source also read the cancelled message and
 --        did not schedule it, otherwise 0 (with a record such an id is remembered too), 1 to keep a dead message,
 --        otherwise 0
 -- reply  cancelled | purged | dead (it stays) | in_flight | not_found | known (the record was applied before: nothing
 --        changed); error `PUNCTUAL unregistered <text>`, nothing written, when the partition is not open
 local pending, unack, messages, attempts, errors, dead, remembered, records, bytes, route = unpack(KEYS)
-local id, keep, max = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local channel, layout, id, keep, max = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local flow = flow_keys(KEYS, 11)
 
-local refusal = closed(route, ARGV[1])
+local refusal = closed(route, layout)
 if refusal then return refusal end
 
 local stored, record
-if ARGV[5] ~= '' then
+if ARGV[6] ~= '' then
   stored = redis.call('HGET', records, id)
-  record = newer(ARGV[5], stored)
+  record = newer(ARGV[6], stored)
   if not record then return 'known' end
 end
 if redis.call('ZSCORE', unack, id) then return 'in_flight' end
@@ -26,12 +27,12 @@ local score = redis.call('ZSCORE', pending, id)
 if not score then
   set, status = dead, 'purged'
   score = redis.call('ZSCORE', dead, id)
-  if score and ARGV[7] == '1' then return 'dead' end
+  if score and ARGV[8] == '1' then return 'dead' end
 end
 local steps = {}
 if score then
   add(steps, 'ZREM', set, { id }, { { 'ZADD', set, score, id } })
-elseif record and ARGV[6] == '1' and keep > 0 then
+elseif record and ARGV[7] == '1' and keep > 0 then
   status = 'not_found'
   -- An earlier message of this id can be remembered.
   revive(steps, remembered, { id })
@@ -45,5 +46,16 @@ else
   drop(steps, records, { id })
 end
 if record and keep > 0 then add(steps, 'HSET', records, { id, record }, restore(records, { id }, { stored })) end
+local is_open = false
+if score and flow then
+  if set == pending then
+    is_open = conclude(steps, flow, { id }, { score }, math.floor(clock() / 1000))
+  else
+    forget(steps, flow, { id })
+  end
+end
 if score then delete(steps, attempts, errors, messages, { id }) end
-return commit(steps) or status
+local failed = commit(steps)
+if failed then return failed end
+if is_open then wake(channel) end
+return status

@@ -1,16 +1,17 @@
--- include claiming clock commit failures fields members scores
+-- include claiming clock commit failures fields flow members rates scores turns
 -- Moves due messages from pending to unack under a lease.
 --
--- KEYS   pending unack messages attempts errors dead paused remembered records claims bytes
+-- KEYS   pending unack messages attempts errors dead paused remembered records claims bytes [flow]
 -- ARGV   instance, number of the claim (each claim of an instance has a larger one), limit (0 to 1000: 0 takes nothing),
 --        maximum bytes of bodies, lease in us, suspects: "few" or the ms by which they are deferred, bodies read at
 --        once, 1 for the retry of a claim without a reply, otherwise 0, maximum number of suspects in one claim (1 to
---        1000)
+--        1000), settings of the flows ("": none; see rates.lua)
 -- reply  number of messages, now us, token us, paused 0/1, next due ms or -1, next lease us or -1, deferred suspects,
 --        orphans, the id of the first orphan or an empty string, time in us of the last claim that took messages, or -1
 --        if this instance made it or there was none; a string of three MessagePack arrays: the ids, their bodies, their
 --        scores in pending; then an array with three values for each message that failed or crashed: index of its id
---        (from 1), failures, 1 for a suspect, otherwise 0
+--        (from 1), failures, 1 for a suspect, otherwise 0; then an array with two values for each message that waited for
+--        its flow: index of its id, ms from its due time
 --
 -- A claim that took messages and is repeated with the same number returns them again: under the same lease, or under a
 -- new lease if that has expired and was not recovered. A claim with a smaller number was overtaken and takes nothing.
@@ -19,6 +20,8 @@
 local pending, unack, messages, attempts, errors, dead, paused, remembered, records, claims, bytes = unpack(KEYS)
 local instance, number, limit, max_bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local lease, suspects, chunk, company = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[9])
+local flow = flow_keys(KEYS, 12)
+if flow then flow.pending = pending end
 -- Due messages that a claim reads at most when it defers suspects, so that suspects alone do not leave it empty.
 local MAX_SEEN = 1000
 -- Age in us at which the entry of a stopped instance is deleted, and entries that one call deletes: `unpack` takes
@@ -49,6 +52,8 @@ local repeated, overtaken = tonumber(last) == number, tonumber(last) > number
 -- The second member has the next due time when only the first is due.
 local first, first_score, _, second_score = unpack(redis.call('ZRANGE', pending, '0', '1', 'WITHSCORES'))
 local next_due, next_lease = tonumber(first_score), head(unack)
+local is_due = next_due and next_due <= millis
+if flow and not is_due then is_due = (head(flow.gates) or math.huge) <= millis end
 
 -- The token is unique among current leases: a repeated claim finds its messages by it.
 local token = now + lease
@@ -60,6 +65,8 @@ end
 
 local steps, tried = {}, {}
 local ids, bodies, scores, orphans, orphan_scores = {}, {}, {}, {}, {}
+-- Of a route with flows: the turn, and the times (ms) from which its messages could be delivered.
+local turn, since, taken_scores
 local put_off = { ids = {}, scores = {}, at = {} }
 if repeated then
   -- Messages that this instance claimed under this number and that are still leased.
@@ -74,35 +81,58 @@ if repeated then
     insert(steps, scored(unack, score, ids))
     add(steps, 'HSET', claims, { instance, last .. ' ' .. score }, {})
   end
-elseif limit > 0 and not is_paused and not overtaken and next_due and next_due <= millis then
-  local chosen, chosen_scores = { first }, { first_score }
-  if second_score and tonumber(second_score) <= millis then
+elseif limit > 0 and not is_paused and not overtaken and is_due then
+  local chosen, chosen_scores, most = { first }, { first_score }, limit
+  if flow then
+    most = MAX_SEEN
+    chosen, chosen_scores = due_ones(pending, millis, '0', whole(most))
+  elseif second_score and tonumber(second_score) <= millis then
     chosen, chosen_scores = due_ones(pending, millis, '0', ARGV[3])
   end
+  local is_whole, few_chosen = #chosen < most, false
   if has_attempts then
     trials(attempts, chosen, tried)
     local few, few_scores = {}, {}
     if suspects == 'few' then few, few_scores = first_suspects(chosen, chosen_scores, tried, company) end
     if #few > 0 then
-      chosen, chosen_scores = few, few_scores
+      chosen, chosen_scores, few_chosen, is_whole = few, few_scores, true, true
     else
       local latest_due = millis + (tonumber(suspects) or 0)
       chosen, chosen_scores, latest_due =
-        ordinary(chosen, chosen_scores, tried, limit, company, latest_due, put_off)
-      if #chosen == 0 and #put_off.ids == limit and limit < MAX_SEEN then
+        ordinary(chosen, chosen_scores, tried, most, company, latest_due, put_off)
+      if #chosen == 0 and #put_off.ids == limit and limit < MAX_SEEN and not flow then
         chosen, chosen_scores = due_ones(pending, millis, limit, MAX_SEEN - limit)
         trials(attempts, chosen, tried)
         chosen, chosen_scores = ordinary(chosen, chosen_scores, tried, limit, company, latest_due, put_off)
       end
     end
   end
-  ids, bodies, scores, orphans, orphan_scores = read_bodies(messages, chosen, chosen_scores, chunk, max_bytes)
+  if flow then
+    local settings = flow_settings(ARGV[10])
+    local due, due_scores = chosen, chosen_scores
+    local function begin(most_taken)
+      turn = { settings = settings, suspects = few_chosen }
+      chosen, chosen_scores, since = take_turns(flow, turn, due, due_scores, most_taken, now, is_whole)
+    end
+    begin(limit)
+    ids, bodies, scores, orphans, orphan_scores = read_bodies(messages, chosen, chosen_scores, chunk, max_bytes)
+    local number = #ids + #orphans
+    if number < #chosen then begin(number) end
+    taken_scores = scores
+    scores = {}
+    for i, score in ipairs(taken_scores) do scores[i] = whole((due_by(score))) end
+    if has_attempts then trials(attempts, ids, tried) end
+  else
+    ids, bodies, scores, orphans, orphan_scores = read_bodies(messages, chosen, chosen_scores, chunk, max_bytes)
+  end
   -- A write that needs no memory comes first: at maxmemory Redis refuses only the first write of a script, and claiming
   -- must work.
-  if #ids > 1 and #orphans == 0 and not next(tried) then
+  if flow and #ids + #orphans == 0 then
+    steps[1] = { { 'ZREM', pending, '' }, {} }
+  elseif #ids > 1 and #orphans == 0 and not next(tried) and not flow then
     remove_range(steps, { 'ZREMRANGEBYRANK', pending, '0', whole(#ids - 1) }, ids, scores)
   else
-    remove(steps, { 'ZREM', pending, unpack(ids) }, scores)
+    remove(steps, { 'ZREM', pending, unpack(ids) }, taken_scores or scores)
   end
   if #put_off.ids > 0 then
     remove(steps, { 'ZREM', pending, unpack(put_off.ids) }, put_off.scores)
@@ -133,7 +163,15 @@ elseif limit > 0 and not is_paused and not overtaken and next_due and next_due <
       drop(steps, claims, old)
     end
   end
+  if flow then
+    local gone = {}
+    for _, id in ipairs(orphans) do gone[id] = true end
+    end_turns(steps, flow, turn, pending, millis, gone)
+    forget_idle(steps, flow, turn.queues, now)
+  end
   write(steps, scored(unack, score, ids), {})
+elseif flow and limit > 0 and not overtaken then
+  forget_idle(steps, flow, {}, now)
 end
 -- Checks the type as above: nothing has read `messages` yet.
 if #ids == 0 and #orphans == 0 then redis.call('HLEN', messages) end
@@ -151,13 +189,19 @@ if repeated then
 elseif #ids > 0 then
   next_lease = math.min(next_lease or token, token)
 end
-if #steps > 0 and #ids + #orphans + #put_off.ids == 1 and ids[1] == first then
+if #steps > 0 and #ids + #orphans + #put_off.ids == 1 and ids[1] == first and not flow then
   next_due = tonumber(second_score)
 elseif #steps > 0 then
   next_due = head(pending)
 end
+local is_empty = not next_due and not next_lease
+if flow then
+  if next_due and select(2, due_by(next_due)) then next_due = nil end
+  local gate = head(flow.gates)
+  if gate and gate < math.huge then next_due = math.min(next_due or gate, gate) end
+end
 -- Bodies that were deleted by hand count in `bytes` until the partition is empty.
-if counts_bytes and not next_due and not next_lease then redis.pcall('DEL', bytes) end
+if counts_bytes and is_empty then redis.pcall('DEL', bytes) end
 
 local rare = {}
 if next(tried) then
@@ -166,8 +210,18 @@ if next(tried) then
     if one then rare[n + 1], rare[n + 2], rare[n + 3] = i, one[1], suspicion(tried, id) and 1 or 0 end
   end
 end
+local waits = {}
+if turn then
+  local place = {}
+  for i, id in ipairs(ids) do place[id] = i end
+  for i, entry in ipairs(turn.taken) do
+    if since[i] > entry.due and place[entry.id] then
+      waits[#waits + 1], waits[#waits + 2] = place[entry.id], since[i] - entry.due
+    end
+  end
+end
 return {
   #ids, now, token, is_paused and 1 or 0, next_due or -1, next_lease or -1, #put_off.ids, #orphans,
   orphans[1] or '', elsewhere and tonumber(elsewhere) or -1,
-  packed, rare,
+  packed, rare, waits,
 }, #packed

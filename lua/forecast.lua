@@ -3,7 +3,7 @@
 --
 -- KEYS   pending
 -- ARGV   now (ms; "" for the clock), length of an interval (ms), number of intervals (1 to 1000)
--- reply  now (ms), number overdue, number due after the last interval, then for each interval the number due in it, its
+-- reply  now (ms), number overdue, those parked for their flow included, number due after the last interval, then for each interval the number due in it, its
 --        end included
 local pending = KEYS[1]
 local length, count = tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -15,5 +15,6 @@ for i = 1, count do
   local up_to = redis.call('ZCOUNT', pending, '-inf', whole(now + i * length))
   reply[#reply + 1], below = up_to - below, up_to
 end
-reply[3] = redis.call('ZCARD', pending) - below
+local parked = redis.call('ZCOUNT', pending, whole(PARKED), '+inf')
+reply[2], reply[3] = reply[2] + parked, redis.call('ZCARD', pending) - below - parked
 return reply

@@ -64,15 +64,18 @@ local steps, cleared = {}, {}
 -- only the first write of a script.
 local added = {}
 local function carry(set, to_set, all)
-  local members, pairs_of = {}, {}
+  local members, pairs_of, there = {}, {}, {}
   for _, i in ipairs(moved) do
     if all[i] then
       members[#members + 1] = ids[i]
       pairs_of[#pairs_of + 1], pairs_of[#pairs_of + 2] = all[i], ids[i]
+      -- A message that was parked in its former partition waits for no flow in the new one.
+      local due, is_parked = due_by(all[i])
+      there[#there + 1], there[#there + 2] = is_parked and whole(due) or all[i], ids[i]
     end
   end
   add(steps, 'ZREM', set, members, { { 'ZADD', set, unpack(pairs_of) } })
-  added[#added + 1] = { to_set, members, pairs_of }
+  added[#added + 1] = { to_set, members, there }
 end
 carry(pending, to_pending, waits)
 carry(dead, to_dead, died)

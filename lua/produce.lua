@@ -7,18 +7,28 @@
 -- KEYS[1]  {P:<route>:<index>/<N>}:pending; index = CRC32 (IEEE) of the id modulo N, where N is the number of
 --          partitions in HGET P:routes <route>
 -- ARGV     "1" (version), id, "+<delay ms>" | "<due ms>", payload, options as JSON or ""
--- options  headers, key, content_type, properties, max_attempts, expires_at (ms), on_conflict ("keep" | "replace")
+-- options  headers, key, flow, content_type, properties, max_attempts, expires_at (ms), on_conflict ("keep" | "replace")
 -- reply    { status, id, due ms }; status: scheduled | exists | replaced | in_flight (live, not replaced) |
 --          delivered | cancelled (the route remembers the id: nothing changed; the time is that of its completion)
 -- errors   PUNCTUAL <slug> <text>, nothing written; slug: version, unknown-route, wrong-partition, invalid-id,
 --          invalid-due, invalid-options, too-large, limit-messages, limit-bytes, limit-delay (limits of the route;
 --          the first two are accepted again after deliveries)
 --
--- include bytes clock commit ending fields json limits scores seconds utf8 wake
+-- include bytes clock commit ending fields flow json limits scores seconds utf8 wake
 -- begin include/scores.lua
 -- A number as text with all its digits: `..` keeps only 14 of them.
 local function whole(number)
   return string.format('%.0f', number)
+end
+
+-- A due message that waits for its flow (flow.lua) is parked: its score in `pending` is PARKED + due time.
+local PARKED = 2 ^ 52
+
+-- The due time of a message by its score in `pending`, and whether it is parked.
+local function due_by(score)
+  score = tonumber(score)
+  if score < PARKED then return score, false end
+  return score - PARKED, true
 end
 
 -- The lowest score of a sorted set, or nil.
@@ -205,6 +215,154 @@ local function drop(steps, key, fields)
   clear(steps, found, values)
 end
 -- end
+-- begin include/members.lua
+-- include commit
+-- Steps that change members of sorted sets. The undo of each command is made from the command itself.
+
+local function restored(set, ids, scores)
+  local back = { 'ZADD', set }
+  for i, id in ipairs(ids) do
+    back[2 * i + 1], back[2 * i + 2] = type(scores) == 'table' and scores[i] or scores, id
+  end
+  return { back }
+end
+
+-- Adds the step `command`, a ZREM of members. `scores` is one score for all of them, or a table with one for each.
+local function remove(steps, command, scores)
+  write(steps, command, function() return restored(command[2], { unpack(command, 3) }, scores) end)
+end
+
+-- Adds the step `command`, which removes a range: the members `ids`, with `scores` as in `remove`. A range costs the
+-- server and its append-only file less than a ZREM of each member.
+local function remove_range(steps, command, ids, scores)
+  write(steps, command, function() return restored(command[2], ids, scores) end)
+end
+
+local function removed(command)
+  local back = { 'ZREM', command[2] }
+  for i = 4, #command, 2 do back[#back + 1] = command[i] end
+  return { back }
+end
+
+-- Adds the step `command`, a ZADD of members that are absent.
+local function insert(steps, command)
+  write(steps, command, removed)
+end
+-- end
+-- begin include/flow.lua
+-- include commit fields members scores
+-- Flows: the messages of a route with the same flow share its rate, parallelism and order.
+--
+-- The flow keys of a partition; a route without flows passes none of them. `[flow]` stands for them in the KEYS of a
+-- script.
+-- flows    hash: id of a live message -> "<number> <flow>"; the numbers increase with each acceptance, the last one is
+--          in the field "". "! <flow>" is a message that is delivered at once by request: it takes no slot of the rate
+-- waiting  sorted set, all scores 0: "<flow> NUL <due> NUL <number> NUL <id>" of each parked message
+-- flights  sorted set, all scores 0: "<flow> NUL <id>" of each message in flight, and, where order is asked for, of a
+--          message that holds its flow until it is delivered or dead
+-- gates    sorted set: flow with parked messages -> when a claim looks at them (ms). `inf`: not before a message of the
+--          flow ends or its rules change
+-- slots    sorted set: flow -> theoretical arrival time of GCRA (us), only of flows that used their rate
+-- rules    hash: flow -> "<rate> <burst> <parallel> <pause>", each "-" if the route's setting holds
+
+-- The flow keys among `keys` from place `first` on; nothing on a route without flows.
+local function flow_keys(keys, first)
+  if not keys[first] then return end
+  local names = {}
+  names.flows, names.waiting, names.flights, names.gates, names.slots, names.rules = unpack(keys, first, first + 5)
+  return names
+end
+
+-- The flow and the number in a value of `flows`. A message that was accepted before the route had flows has the empty
+-- flow.
+local function flow_of(value)
+  local number, name = string.match(value or '0 ', '^(%S+) (.*)$')
+  return name, number
+end
+
+local function padded(number) return string.format('%016.0f', number) end
+
+-- Its member of `waiting`. A message that is delivered at once comes first.
+local function place_in(name, due, number, id)
+  local at_once = number == '!'
+  return table.concat({ name, padded(at_once and 0 or due), padded(at_once and 0 or number), id }, '\0')
+end
+
+-- Adds the step that numbers accepted messages: `names` has the flow of each. `at_once`: they are delivered at once.
+local function number_flows(steps, flow, ids, names, at_once)
+  if #ids == 0 then return end
+  local last = redis.call('HGET', flow.flows, '')
+  local old = redis.call('HMGET', flow.flows, unpack(ids))
+  local values, place = { 'HSET', flow.flows, '', whole((tonumber(last) or 0) + #ids) }, {}
+  local olds = { last }
+  for i, id in ipairs(ids) do
+    if not place[id] then
+      olds[#olds + 1] = old[i]
+      place[id] = #values + 2
+      values[#values + 1] = id
+      values[#values + 1] = ''
+    end
+    values[place[id]] = (at_once and '!' or whole((tonumber(last) or 0) + i)) .. ' ' .. names[i]
+  end
+  put(steps, values, olds)
+end
+
+-- Adds the steps for messages that leave `pending` or `unack`: `scores` has their scores in `pending`, `values` those
+-- in `flows`. They no longer hold their flows. Returns whether a claim must look at a flow now.
+local function depart(steps, flow, ids, scores, values, now)
+  local waiting, members, names, known = { 'ZREM', flow.waiting }, {}, {}, {}
+  for i, id in ipairs(ids) do
+    local name, number = flow_of(values[i])
+    local due, is_parked = due_by(scores[i] or 0)
+    if is_parked then waiting[#waiting + 1] = place_in(name, due, number, id) end
+    members[i] = name .. '\0' .. id
+    if not known[name] then
+      known[name] = true
+      names[#names + 1] = name
+    end
+  end
+  if #ids == 0 then return false end
+  remove(steps, waiting, '0')
+  local flights = { 'ZREM', flow.flights }
+  for i, score in ipairs(redis.call('ZMSCORE', flow.flights, unpack(members))) do
+    if score then flights[#flights + 1] = members[i] end
+  end
+  remove(steps, flights, '0')
+  local opened, closed_again = { 'ZADD', flow.gates }, { 'ZADD', flow.gates }
+  for i, gate in ipairs(redis.call('ZMSCORE', flow.gates, unpack(names))) do
+    if gate == 'inf' then
+      local n = #opened
+      opened[n + 1], opened[n + 2] = whole(now), names[i]
+      closed_again[n + 1], closed_again[n + 2] = 'inf', names[i]
+    end
+  end
+  write(steps, opened, { closed_again })
+  return #opened > 2
+end
+
+-- The id of the message that holds an ordered flow, or of the first parked one.
+local function first_of(flow, name)
+  local from, to = '[' .. name .. '\0', '(' .. name .. '\1'
+  local holder = redis.call('ZRANGEBYLEX', flow.flights, from, to, 'LIMIT', '0', '1')[1]
+  if holder then return string.sub(holder, #name + 2) end
+  local parked = redis.call('ZRANGEBYLEX', flow.waiting, from, to, 'LIMIT', '0', '1')[1]
+  return parked and string.sub(parked, #name + 36)
+end
+
+-- Adds the step that deletes the values in `flows` of messages that end.
+local function forget(steps, flow, ids)
+  drop(steps, flow.flows, ids)
+end
+
+-- Adds the steps for messages that end, with their scores in `pending`, if any. Returns whether a claim must look at a
+-- flow now.
+local function conclude(steps, flow, ids, scores, now)
+  if not flow or #ids == 0 then return false end
+  local is_open = depart(steps, flow, ids, scores, redis.call('HMGET', flow.flows, unpack(ids)), now)
+  forget(steps, flow, ids)
+  return is_open
+end
+-- end
 -- begin include/json.lua
 -- A value as JSON, without the escapes of `/` that cjson writes.
 local function encode(value)
@@ -218,7 +376,7 @@ end
 local function quota(settings, pending, unack, bytes)
   local limits = { messages = math.huge, bytes = math.huge, delay = math.huge }
   local left = { messages = math.huge, bytes = math.huge, delay = math.huge }
-  local messages, size, delay = string.match(settings, '^%w+ %d+ %d+ %d+ %d+ (%d+) (%d+) (%d+)$')
+  local messages, size, delay = string.match(settings, '^%w+ %d+ %d+ %d+ %d+ (%d+) (%d+) (%d+)')
   if not messages then return left, limits end
   if messages ~= '0' then
     limits.messages = tonumber(messages)
@@ -368,7 +526,8 @@ end
 local TEXT_PROPERTIES =
   { content_encoding = true, correlation_id = true, reply_to = true, type = true, app_id = true }
 
-local fields, replace, expires_at = {}, false, nil
+local fields, replace, expires_at, flow_name = {}, false, nil, ''
+local given = { headers = {} }
 local known = {}
 function known.headers(value)
   if type(value) ~= 'table' then return false end
@@ -380,13 +539,22 @@ function known.headers(value)
     seen[folded(name)] = true
     pairs_of[#pairs_of + 1] = encode(name) .. ':' .. encode(text)
   end
+  given.headers = value
   table.sort(pairs_of)
   if #pairs_of > 0 then fields[#fields + 1] = '"headers":{' .. table.concat(pairs_of, ',') .. '}' end
   return true
 end
 function known.key(value)
   if not is_text(value) then return false end
-  if value ~= '' then fields[#fields + 1] = '"key":' .. encode(value) end
+  if value ~= '' then
+    fields[#fields + 1] = '"key":' .. encode(value)
+    given.key = value
+  end
+  return true
+end
+function known.flow(value)
+  if type(value) ~= 'string' or #value > MAX_ID_BYTES or string.find(value, '[^A-Za-z0-9._:~-]') then return false end
+  flow_name = value
   return true
 end
 function known.content_type(value)
@@ -396,22 +564,22 @@ function known.content_type(value)
 end
 function known.properties(value)
   if type(value) ~= 'table' then return false end
-  local given = {}
+  local properties = {}
   for name, property in pairs(value) do
     if property == cjson.null then
       -- like an absent one
     elseif name == 'priority' then
       if not is_integer(property, 0) or property > 255 then return false end
-      given[#given + 1] = string.format('"priority":%.0f', property)
+      properties[#properties + 1] = string.format('"priority":%.0f', property)
     elseif TEXT_PROPERTIES[name] then
       if not is_text(property) or #property > MAX_PROPERTY_BYTES then return false end
-      given[#given + 1] = encode(name) .. ':' .. encode(property)
+      properties[#properties + 1] = encode(name) .. ':' .. encode(property)
     else
       return false
     end
   end
-  table.sort(given)
-  if #given > 0 then fields[#fields + 1] = '"properties":{' .. table.concat(given, ',') .. '}' end
+  table.sort(properties)
+  if #properties > 0 then fields[#fields + 1] = '"properties":{' .. table.concat(properties, ',') .. '}' end
   return true
 end
 function known.max_attempts(value)
@@ -446,6 +614,39 @@ end
 if expires_at and expires_at < math.max(due, now) then
   return refuse('invalid-options', 'invalid value of expires_at: it would expire before it is delivered')
 end
+-- The value of a placeholder in the template of a flow; nothing if the message has none.
+local function placeholder(name)
+  if name == 'key' then return given.key end
+  if name == 'route' then return (string.match(tag, '([^:]+):%d+/%d+}$')) end
+  local header = string.match(name, '^header:(.+)$')
+  if not header then return end
+  if given.headers[header] then return given.headers[header] end
+  for other, text in pairs(given.headers) do
+    if string.lower(other) == string.lower(header) then return text end
+  end
+end
+
+-- The flow by the template of the route. If a value is missing, it is empty.
+local function filled(template)
+  local is_missing = false
+  local text = string.gsub(string.gsub(template, '{{', '\1'), '}}', '\2')
+  text = string.gsub(text, '{([^{}]*)}', function(name)
+    local value = placeholder(name)
+    is_missing = is_missing or not value
+    return value or ''
+  end)
+  if is_missing then return '' end
+  text = string.gsub(string.gsub(text, '\1', '{'), '\2', '}')
+  text = string.gsub(text, '[^A-Za-z0-9._:~-]', function(byte)
+    return string.format('~%02X', string.byte(byte))
+  end)
+  if #text <= MAX_ID_BYTES then return text end
+  return string.sub(text, 1, MAX_ID_BYTES - 41) .. '~' .. redis.sha1hex(text)
+end
+
+local template = string.match(settings, ' flow ?(.*)$')
+if template and template ~= '' and flow_name == '' then flow_name = filled(template) end
+if flow_name ~= '' then fields[#fields + 1] = '"flow":' .. encode(flow_name) end
 table.sort(fields)
 local metadata = '{' .. table.concat(fields, ',') .. '}'
 if #metadata > MAX_METADATA_BYTES then
@@ -462,7 +663,7 @@ local old = (pending_score or in_flight or dead_score) and redis.call('HGET', me
 local function due_inside() return old and #old >= 17 and struct.unpack('>I8', old, 2) or 0 end
 
 if in_flight and replace then return { 'in_flight', id, (due_inside()) } end
-if pending_score and not replace then return { 'exists', id, tonumber(pending_score) } end
+if pending_score and not replace then return { 'exists', id, (due_by(pending_score)) } end
 if (in_flight or dead_score) and not replace then return { 'exists', id, (due_inside()) } end
 
 keep = tonumber(keep) or 0
@@ -499,8 +700,19 @@ for _, key in ipairs({ attempts, errors }) do
   if value then add(steps, 'HDEL', key, { id }, restore(key, { id }, { value })) end
 end
 grow(steps, bytes, added)
+local is_open = false
+if template then
+  local keys = {}
+  for i, name in ipairs({ 'flows', 'waiting', 'flights', 'gates', 'slots', 'rules' }) do keys[i] = tag .. ':' .. name end
+  local flow = flow_keys(keys, 1)
+  if pending_score then
+    local value = redis.call('HGET', flow.flows, id)
+    is_open = depart(steps, flow, { id }, { pending_score }, { value }, now)
+  end
+  number_flows(steps, flow, { id }, { flow_name })
+end
 add(steps, 'ZADD', pending, { whole(due), id }, {})
 local failed = commit(steps)
 if failed then return failed end
-if not earliest or due < earliest then wake(tag .. ':wake') end
+if not earliest or due < earliest or is_open then wake(tag .. ':wake') end
 return { (pending_score or dead_score) and 'replaced' or 'scheduled', id, due }

@@ -1,10 +1,10 @@
 -- include bodies clock commit fields selection
 -- Deletes dead messages.
 --
--- KEYS   messages attempts errors dead records
+-- KEYS   messages attempts errors dead records [flows]
 -- ARGV   limit (0 to 1000), 1 to count only, otherwise 0, then the selection (selection.lua)
 -- reply  as in redrive.lua
-local messages, attempts, errors, dead, records = unpack(KEYS)
+local messages, attempts, errors, dead, records, flows = unpack(KEYS)
 local limit, is_dry = tonumber(ARGV[1]), ARGV[2] == '1'
 
 local ids, scores, selected, rest, before = selection(dead, errors, 3, math.floor(clock() / 1000))
@@ -18,6 +18,7 @@ if not is_dry then
   local steps = {}
   add(steps, 'ZREM', dead, purged, { back })
   drop(steps, records, purged)
+  if flows then drop(steps, flows, purged) end
   delete(steps, attempts, errors, messages, purged)
   local failed = commit(steps)
   if failed then return failed end

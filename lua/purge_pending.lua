@@ -1,15 +1,16 @@
--- include bodies bytes commit remembered sizes
+-- include bodies bytes clock commit flow remembered sizes wake
 -- Cancels pending messages: the named ones, or all in order of due time. Messages in flight stay.
 --
--- KEYS   pending messages attempts errors remembered records bytes
--- ARGV   time to remember the ids (ms), maximum number of remembered ids, limit (1 to 1000; any to count), 1 to count
+-- KEYS   pending messages attempts errors remembered records bytes [flow]
+-- ARGV   wake channel, time to remember the ids (ms), maximum number of remembered ids, limit (1 to 1000; any to count), 1 to count
 --        only, otherwise 0, then the ids (at most 1000), or none for all
 -- reply  number cancelled, or that would be; number of the other pending messages among those asked for
 local pending, messages, attempts, errors, remembered, records, bytes = unpack(KEYS)
-local keep, max, limit, is_dry = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
-local FIRST = 5
+local channel, keep, max, limit, is_dry = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5] == '1'
+local flow = flow_keys(KEYS, 8)
+local FIRST = 6
 
-local cancelled, back, rest = {}, { 'ZADD', pending }, 0
+local cancelled, scores, back, rest = {}, {}, { 'ZADD', pending }, 0
 if #ARGV >= FIRST then
   local ids, seen = { unpack(ARGV, FIRST) }, {}
   for i, score in ipairs(redis.call('ZMSCORE', pending, unpack(ids))) do
@@ -17,7 +18,7 @@ if #ARGV >= FIRST then
     if score and not seen[id] then
       seen[id] = true
       if #cancelled < limit then
-        cancelled[#cancelled + 1] = id
+        cancelled[#cancelled + 1], scores[#scores + 1] = id, score
         back[#back + 1], back[#back + 2] = score, id
       else
         rest = rest + 1
@@ -30,7 +31,7 @@ else
   if is_dry then return { math.min(limit, waiting), math.max(0, waiting - limit) } end
   local found = redis.call('ZRANGE', pending, 0, limit - 1, 'WITHSCORES')
   for i = 1, #found, 2 do
-    cancelled[#cancelled + 1] = found[i]
+    cancelled[#cancelled + 1], scores[#scores + 1] = found[i], found[i + 1]
     back[#back + 1], back[#back + 2] = found[i + 1], found[i]
   end
   rest = waiting - #cancelled
@@ -40,5 +41,9 @@ local steps = {}
 add(steps, 'ZREM', pending, cancelled, { back })
 grow(steps, bytes, -sizes(messages, cancelled))
 remember(steps, remembered, records, cancelled, true, keep, max)
+local is_open = flow and conclude(steps, flow, cancelled, scores, math.floor(clock() / 1000))
 delete(steps, attempts, errors, messages, cancelled)
-return commit(steps) or { #cancelled, rest }
+local failed = commit(steps)
+if failed then return failed end
+if is_open then wake(channel) end
+return { #cancelled, rest }

@@ -1,12 +1,13 @@
--- include attempts bytes clock commit failures fields scores sizes wake
+-- include attempts bytes clock commit failures fields flow scores sizes wake
 -- Recovers expired leases: each counts as a crash. The message becomes pending again, or dead after the last crash.
 --
--- KEYS   pending unack messages attempts errors dead bytes
--- ARGV   wake channel, limit (1 to 1000)
+-- KEYS   pending unack messages attempts errors dead bytes [flow]
+-- ARGV   wake channel, limit (1 to 1000), 1 if the flows are ordered, otherwise 0
 -- reply  number of recovered leases, number of messages that became dead, id of the first of these or an empty string,
 --        1 if more expired leases remain, otherwise 0
 local pending, unack, messages, attempts, errors, dead, bytes = unpack(KEYS)
 local channel, limit = ARGV[1], tonumber(ARGV[2])
+local flow, is_ordered = flow_keys(KEYS, 8), ARGV[3] == '1'
 -- A message with two crashes is a suspect and is claimed with few others. With three it is claimed alone, with five it
 -- is dead.
 local MAX_CRASHES = 5
@@ -51,9 +52,16 @@ add(steps, 'ZADD', dead, dead_scores, { { 'ZREM', dead, unpack(buried) } })
 grow(steps, bytes, -sizes(messages, buried))
 add(steps, 'HSET', attempts, tries, restore(attempts, waiting, waiting_old))
 drop(steps, attempts, buried)
+local is_open = false
+if flow then
+  -- Where order is asked for, a message that becomes pending again holds its flow.
+  local leaving = is_ordered and buried or ids
+  local values = #leaving > 0 and redis.call('HMGET', flow.flows, unpack(leaving)) or {}
+  is_open = depart(steps, flow, leaving, {}, values, math.floor(now / 1000))
+end
 add(steps, 'HSET', errors, texts, {})
 local failed = commit(steps)
 if failed then return failed end
-if wake_up then wake(channel) end
+if wake_up or is_open then wake(channel) end
 local next_lease = head(unack)
 return { #ids, #buried, buried[1] or '', next_lease and next_lease <= now and 1 or 0 }

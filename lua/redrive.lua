@@ -1,13 +1,14 @@
--- include bytes clock commit expiry fields scores selection wake
+-- include bytes clock commit expiry fields flow scores selection wake
 -- Makes dead messages pending again, due now and with 0 attempts. The limits of the route do not apply.
 --
--- KEYS   pending messages attempts errors dead bytes
+-- KEYS   pending messages errors dead bytes [flow]
 -- ARGV   wake channel, maximum bytes of bodies, limit (0 to 1000), 1 to count only, otherwise 0, change of the times of
 --        expiry ("keep" | "drop" | "+<ms from now>", which also sets one where there was none), then the selection
 --        (selection.lua)
 -- reply  number redriven, or that would be; number considered; 1 if more follow, otherwise 0; `before` of the
 --        selection; score and id of the last one considered or ""
-local pending, messages, attempts, errors, dead, held_bytes = unpack(KEYS)
+local pending, messages, errors, dead, held_bytes = unpack(KEYS)
+local flow = flow_keys(KEYS, 6)
 local channel, max_bytes, limit, is_dry = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
 local kept, after = ARGV[5] == 'keep', tonumber(string.match(ARGV[5], '^%+(%d+)$'))
 
@@ -37,10 +38,13 @@ if #moved > 0 then
   local steps = {}
   add(steps, 'HSET', messages, bodies, restore(messages, moved, old))
   add(steps, 'ZREM', dead, moved, { back })
-  -- Only an earlier release keeps the attempts of dead messages.
-  drop(steps, attempts, moved)
   drop(steps, errors, moved)
   grow(steps, held_bytes, bytes)
+  if flow then
+    local names = {}
+    for i, value in ipairs(redis.call('HMGET', flow.flows, unpack(moved))) do names[i] = flow_of(value) end
+    number_flows(steps, flow, moved, names)
+  end
   add(steps, 'ZADD', pending, dues, {})
   local failed = commit(steps)
   if failed then return failed end

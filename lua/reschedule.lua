@@ -1,13 +1,15 @@
--- include clock commit expiry layout limits scores wake
+-- include clock commit expiry flow layout limits scores wake
 -- Changes the due time of a pending message.
 --
--- KEYS   pending unack messages dead route
--- ARGV   wake channel, required prefix of `route`, id, "+<delay ms>" | "<due ms>"
--- reply  done | in_flight | dead | not_found | limit_delay (longer than the route allows) | expires (before the new due
+-- KEYS   pending unack messages dead route [flow]
+-- ARGV   wake channel, required prefix of `route`, id, "+<delay ms>" | "<due ms>" | "now": its flow's rate does not
+--        apply, 1 if the flows are ordered, otherwise 0
+-- reply  held (in its flow another message comes first), the id of that | done | in_flight | dead | not_found | limit_delay (longer than the route allows) | expires (before the new due
 --        time), then in ms the due time for done, the time of expiry for expires, otherwise 0; error
 --        `PUNCTUAL unregistered <text>`, nothing written, when the partition is not open
 local pending, unack, messages, dead, route = unpack(KEYS)
-local channel, layout, id, when = unpack(ARGV)
+local channel, layout, id, when, ordered = unpack(ARGV)
+local flow = flow_keys(KEYS, 6)
 
 local refusal, settings = closed(route, layout)
 if refusal then return refusal end
@@ -20,17 +22,27 @@ local body = redis.call('HGET', messages, id)
 if not score or not body then return { 'not_found', 0 } end
 
 local now = math.floor(clock() / 1000)
-local due = tonumber(when)
+local due = when == 'now' and now or tonumber(when)
 if string.sub(when, 1, 1) == '+' then due = now + due end
 if due - now > quota(settings, pending, unack, '').delay then return { 'limit_delay', 0 } end
 local expires = expiry(body)
 if expires and expires < math.max(due, now) then return { 'expires', expires } end
+local steps, is_open = {}, false
+if flow then
+  local value = redis.call('HGET', flow.flows, id)
+  local name = flow_of(value)
+  if when == 'now' and ordered == '1' then
+    local first = first_of(flow, name)
+    if first and first ~= id then return { 'held', first } end
+  end
+  is_open = depart(steps, flow, { id }, { score }, { value }, now)
+  number_flows(steps, flow, { id }, { name }, when == 'now')
+end
 local earliest = head(pending)
 local moved = string.sub(body, 1, 1) .. struct.pack('>I8I8', due, now) .. string.sub(body, 18)
-local failed = commit({
-  { { 'HSET', messages, id, moved }, { { 'HSET', messages, id, body } } },
-  { { 'ZADD', pending, whole(due), id }, {} },
-})
+table.insert(steps, 1, { { 'HSET', messages, id, moved }, { { 'HSET', messages, id, body } } })
+add(steps, 'ZADD', pending, { whole(due), id }, {})
+local failed = commit(steps)
 if failed then return failed end
-if due < earliest then wake(channel) end
+if due < earliest or is_open then wake(channel) end
 return { 'done', due }

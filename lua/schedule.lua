@@ -1,11 +1,12 @@
--- include bytes clock commit ending fields layout limits members records scores wake
+-- include bytes clock commit ending fields flow layout limits members records scores wake
 -- Schedules a batch: each id becomes pending; a live one is kept or replaced.
 --
--- KEYS   pending unack messages attempts errors dead route remembered records bytes
+-- KEYS   pending unack messages attempts errors dead route remembered records bytes [flow]
 -- ARGV   wake channel, maximum bytes of bodies to read, required prefix of `route`: "<version> <partitions> <number> ",
 --        time for which a completed id is remembered (ms), then groups of messages: "keep" | "replace", number of
 --        messages, 1 if they have records, otherwise 0, then for each message: id, "+<delay ms>" | "<due ms>", body
---        after the times (checked by the caller), its record if the group has records (see records.lua)
+--        after the times (checked by the caller), its record if the group has records (see records.lua), its flow if
+--        there are flow keys
 -- reply  for each message: status, due ms
 --        status: scheduled | pending, unack, dead (kept there) | replaced | revived (it was dead) |
 --        in_flight (not replaced) | delivered, cancelled (remembered, and it has no record: nothing changed; the time
@@ -16,6 +17,7 @@
 --        caller must register the route first
 local pending, unack, messages, attempts, errors, dead, route, remembered, records, held_bytes = unpack(KEYS)
 local channel, max_bytes, layout, keep = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+local flow = flow_keys(KEYS, 11)
 local FIRST = 5
 -- See src/message/codec.rs.
 local VERSION = 2
@@ -27,7 +29,7 @@ local now = math.floor(clock() / 1000)
 local earliest = head(pending)
 
 -- Columns of the batch. `places` has the last place of each id.
-local ids, whens, tails, replaces, record_at, places, is_repeated = {}, {}, {}, {}, {}, {}, false
+local ids, whens, tails, replaces, record_at, flow_at, places, is_repeated = {}, {}, {}, {}, {}, {}, {}, false
 local at, n = FIRST, 0
 while at < #ARGV do
   local replace, last, has_record = ARGV[at] == 'replace', n + ARGV[at + 1], ARGV[at + 2] == '1'
@@ -41,6 +43,10 @@ while at < #ARGV do
     if replace then replaces[n] = true end
     if has_record then record_at[n] = ARGV[at + 3] end
     at = at + (has_record and 4 or 3)
+    if flow then
+      flow_at[n] = ARGV[at]
+      at = at + 1
+    end
   end
 end
 
@@ -126,6 +132,8 @@ local reply = {}
 local bodies, scores, n_written = { 'HSET', messages }, { 'ZADD', pending }, 0
 -- The bodies that are replaced, by id.
 local old_ids, old_bodies, old_score, revived = {}, {}, {}, {}
+-- Of flows: messages that are written, with their flows, and pending ones that are replaced, with their scores.
+local written, written_flows, replaced, replaced_scores = {}, {}, {}, {}
 local reused, reused_scores = { 'ZREM', remembered }, {}
 local wake_up = false
 for i = 1, n do
@@ -141,7 +149,7 @@ for i = 1, n do
     -- Completed, or its record was applied before.
   elseif is and not replaces[i] then
     status = is
-    kept_due = is == 'pending' and due_of[id] or due_inside(id)
+    kept_due = is == 'pending' and due_by(due_of[id]) or due_inside(id)
   elseif is == 'unack' then
     status = 'in_flight'
     kept_due = due_inside(id)
@@ -165,7 +173,11 @@ for i = 1, n do
         old_score[id] = whole(due_of[id])
         old_ids[#old_ids + 1] = id
         old_bodies[id] = redis.call('HGET', messages, id)
-        if is == 'dead' then revived[#revived + 1] = id end
+        if is == 'dead' then
+          revived[#revived + 1] = id
+        else
+          replaced[#replaced + 1], replaced_scores[#replaced_scores + 1] = id, old_score[id]
+        end
       end
       status = is == 'dead' and 'revived' or is and 'replaced' or 'scheduled'
       n_written = n_written + 2
@@ -177,6 +189,7 @@ for i = 1, n do
         state[id], due_of[id], size_of[id] = 'pending', due, new
       end
       if record then record_of[id] = record end
+      if flow then written[#written + 1], written_flows[#written_flows + 1] = id, flow_at[i] end
       if not earliest or due < earliest then wake_up = true end
     end
   end
@@ -208,9 +221,15 @@ for i, id in ipairs(recorded) do
 end
 put(steps, noted, note_old)
 grow(steps, held_bytes, added)
+local is_open = false
+if flow and #written > 0 then
+  local values = #replaced > 0 and redis.call('HMGET', flow.flows, unpack(replaced)) or {}
+  is_open = depart(steps, flow, replaced, replaced_scores, values, now)
+  number_flows(steps, flow, written, written_flows)
+end
 write(steps, scores, {})
 
 local failed = commit(steps)
 if failed then return failed end
-if wake_up then wake(channel) end
+if wake_up or is_open then wake(channel) end
 return reply

@@ -1,17 +1,19 @@
--- include attempts bytes clock commit completion failures fields leases members scores sizes wake
+-- include attempts bytes clock commit completion failures fields flow leases members rates scores sizes wake
 -- Settles claims: each message is completed, pending again, or dead.
 --
--- KEYS   pending unack messages attempts errors dead remembered records bytes
--- ARGV   wake channel, time to remember an acknowledged id (ms), maximum number of remembered ids, then groups of
---        leases with the same token and end: token, number of leases, bytes of their bodies, their end: ack | retry,
---        delay ms, error | bury, 1 if the attempt counts, otherwise 0, "<reason>: <error>" | release, score | defer,
---        pause ms; then the ids
+-- KEYS   pending unack messages attempts errors dead remembered records bytes [flow]
+-- ARGV   wake channel, time to remember an acknowledged id (ms), maximum number of remembered ids, settings of the
+--        flows ("": none; see rates.lua), then groups of leases with the same token and end: token, number of leases,
+--        bytes of their bodies, their end: ack | retry, delay ms, error, hold | bury, 1 if the attempt counts,
+--        otherwise 0, "<reason>: <error>" | release, score | defer, pause ms, hold; then the ids
+--        hold: ms for which no other message of the flow leaves, "" for none, "unsent" if the message was not sent
 -- reply  a string with a character for each lease: 1 done | 0 stale
 --
 -- A settlement, also a stale one, proves that its claim did not crash: it resets the crashes of the message.
 local pending, unack, messages, attempts, errors, dead, remembered, records, bytes = unpack(KEYS)
 local channel, keep, max = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local ARGUMENTS = { ack = 0, retry = 2, bury = 2, release = 1, defer = 1 }
+local flow, settings = flow_keys(KEYS, 10), ARGV[4] ~= '' and flow_settings(ARGV[4])
+local ARGUMENTS = { ack = 0, retry = 3, bury = 2, release = 1, defer = 2 }
 
 -- Adds the steps that set the failures of ids and reset their crashes. An id without failures has no field after that.
 local function count(steps, attempts, ids, failures, old)
@@ -41,6 +43,9 @@ local completed, waiting, buried = {}, {}, {}
 local dues, deaths, texts, named = { 'ZADD', pending }, { 'ZADD', dead }, { 'HSET', errors }, {}
 local counted, failures, old = {}, {}, {}
 local stale, earliest_due = {}, math.huge
+-- Of flows, by id: whether the message keeps its flow busy, whether it was not sent, and the ms for which the others of
+-- its flow wait.
+local stays, unsent, holds_for = {}, {}, {}
 
 -- Settles one message; `value` is its value in `attempts`.
 local function settle(id, how, place, value)
@@ -64,7 +69,7 @@ local function settle(id, how, place, value)
   counted[n], failures[n], old[n] = id, failed, value
 end
 
-local at, done = 4, 0
+local at, done = 5, 0
 while at < #ARGV do
   local token, number, size, how = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), ARGV[at + 3]
   local place, before, first = at + 4, #reply, done
@@ -83,6 +88,13 @@ while at < #ARGV do
         completed[#completed + 1] = id
       else
         settle(id, how, place, values[i])
+        if flow then
+          local hold = ARGV[place + ARGUMENTS[how] - 1]
+          -- Where order is asked for, a message that becomes pending again holds its flow.
+          stays[id] = settings.ordered and how ~= 'bury'
+          unsent[id] = how == 'release' or hold == 'unsent' or (how == 'bury' and ARGV[place] == '0')
+          holds_for[id] = (how == 'retry' or how == 'defer') and tonumber(hold)
+        end
       end
     elseif values[i] then
       stale[#stale + 1] = { id, values[i] }
@@ -113,8 +125,21 @@ insert(steps, deaths)
 count(steps, attempts, counted, failures, old)
 if #named > 0 then put(steps, texts, redis.call('HMGET', errors, unpack(named))) end
 grow(steps, bytes, -left)
+local is_open = false
+if flow and done > 0 then
+  local leaving, leaving_values, back, hold = {}, {}, {}, {}
+  for i, value in ipairs(redis.call('HMGET', flow.flows, unpack(moved))) do
+    local id, name = moved[i], flow_of(value)
+    if not stays[id] then leaving[#leaving + 1], leaving_values[#leaving_values + 1] = id, value end
+    if unsent[id] then back[name] = (back[name] or 0) + 1 end
+    if holds_for[id] then hold[name] = math.max(hold[name] or 0, (now + holds_for[id]) * 1000) end
+  end
+  is_open = depart(steps, flow, leaving, {}, leaving_values, now)
+  shift_slots(steps, flow, settings, back, hold, now * 1000)
+  forget(steps, flow, completed)
+end
 complete(steps, remembered, records, attempts, errors, messages, completed, keep, max)
 local failed = commit(steps)
 if failed then return failed end
-if wake_up and #waiting > 0 then wake(channel) end
+if (wake_up and #waiting > 0) or is_open then wake(channel) end
 return { table.concat(reply) }

@@ -1,13 +1,14 @@
 -- include attempts clock scores
 -- Statistics of one partition.
 --
--- KEYS   pending unack dead paused bytes attempts messages
+-- KEYS   pending unack dead paused bytes attempts messages [gates]
 -- ARGV   horizons (ms)
 -- reply  now us, value of `paused` (pause.lua) or "", number pending, number of these due, number in unack, number
 --        dead, next due ms or -1, bytes of the bodies in pending and unack, number of messages in pending and unack
---        that failed or crashed, earliest due time (ms) of the first messages in pending or -1, then for each horizon
---        the number of messages that become due within it, overdue ones included
-local pending, unack, dead, paused, bytes, attempts, messages = unpack(KEYS)
+--        that failed or crashed, earliest due time (ms) of the first messages in pending or -1, number parked for
+--        their flow, number of flows for which messages are parked, then for each horizon the number of messages that
+--        become due within it, overdue ones included, parked ones not
+local pending, unack, dead, paused, bytes, attempts, messages, gates = unpack(KEYS)
 -- Messages that are read to find the oldest, and maximum bytes of their bodies. The first is read at any size.
 local MAX_SEEN = 50
 local MAX_BYTES = 262144
@@ -35,6 +36,8 @@ local function oldest(now)
 end
 
 local now = clock()
+local next_due = head(pending)
+if next_due and select(2, due_by(next_due)) then next_due = nil end
 local reply = {
   now,
   redis.call('GET', paused) or '',
@@ -42,10 +45,12 @@ local reply = {
   redis.call('ZCOUNT', pending, '-inf', whole(math.floor(now / 1000))),
   redis.call('ZCARD', unack),
   redis.call('ZCARD', dead),
-  head(pending) or -1,
+  next_due or -1,
   tonumber(redis.call('GET', bytes)) or 0,
   redis.call('HLEN', attempts),
   oldest(math.floor(now / 1000)),
+  redis.call('ZCOUNT', pending, whole(PARKED), '+inf'),
+  gates and redis.call('ZCARD', gates) or 0,
 }
 for _, horizon in ipairs(ARGV) do
   reply[#reply + 1] = redis.call('ZCOUNT', pending, '-inf', whole(math.floor(now / 1000) + horizon))

@@ -1,22 +1,23 @@
--- include bytes commit completion leases sizes
+-- include bytes clock commit completion flow leases sizes wake
 -- Delivers messages to lists on this Redis, exactly once: pushed and completed in one script.
 --
--- KEYS   unack messages attempts errors remembered records bytes list...
--- ARGV   time to remember an id (ms), maximum number of remembered ids, then groups of leases with the same token and
+-- KEYS   unack messages attempts errors remembered records bytes list... [flow]
+-- ARGV   wake channel, time to remember an id (ms), maximum number of remembered ids, number of lists, then groups of leases with the same token and
 --        list: token, number of the list (from 1), number of leases, bytes of their bodies, the ids, the values
 -- reply  a string with a character for each lease: 1 done | 0 stale | 2 still claimed, because the key is not a list;
 --        then the type of the key for each 2
 local BEFORE_LISTS = 7
 local unack, messages, attempts, errors, remembered, records, bytes = unpack(KEYS, 1, BEFORE_LISTS)
-local keep, max = tonumber(ARGV[1]), tonumber(ARGV[2])
+local channel, keep, max, lists = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local flow = flow_keys(KEYS, BEFORE_LISTS + lists + 1)
 
 local kinds, pushes = {}, {}
-for n = BEFORE_LISTS + 1, #KEYS do
+for n = BEFORE_LISTS + 1, BEFORE_LISTS + lists do
   kinds[n], pushes[n] = redis.call('TYPE', KEYS[n]).ok, { 'RPUSH', KEYS[n] }
 end
 local reply, refused, seen, left = {}, {}, {}, 0
 local completed, ranges, tokens, moves = {}, {}, {}, { 'ZREM', unack }
-local at, done = 3, 0
+local at, done = 5, 0
 while at < #ARGV do
   local token, n, count = ARGV[at], BEFORE_LISTS + tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
   local size, before, first = tonumber(ARGV[at + 3]), #reply, done
@@ -46,9 +47,13 @@ end
 
 local steps = {}
 end_leases(steps, unack, ranges, moves, tokens)
-for n = BEFORE_LISTS + 1, #KEYS do
+for n = BEFORE_LISTS + 1, BEFORE_LISTS + lists do
   write(steps, pushes[n], { { 'LTRIM', KEYS[n], 0, -(#pushes[n] - 1) } })
 end
 grow(steps, bytes, -left)
+local is_open = flow and conclude(steps, flow, completed, {}, math.floor(clock() / 1000))
 complete(steps, remembered, records, attempts, errors, messages, completed, keep, max)
-return commit(steps) or { table.concat(reply), unpack(refused) }
+local failed = commit(steps)
+if failed then return failed end
+if is_open then wake(channel) end
+return { table.concat(reply), unpack(refused) }

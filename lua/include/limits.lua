@@ -3,7 +3,7 @@
 local function quota(settings, pending, unack, bytes)
   local limits = { messages = math.huge, bytes = math.huge, delay = math.huge }
   local left = { messages = math.huge, bytes = math.huge, delay = math.huge }
-  local messages, size, delay = string.match(settings, '^%w+ %d+ %d+ %d+ %d+ (%d+) (%d+) (%d+)$')
+  local messages, size, delay = string.match(settings, '^%w+ %d+ %d+ %d+ %d+ (%d+) (%d+) (%d+)')
   if not messages then return left, limits end
   if messages ~= '0' then
     limits.messages = tonumber(messages)

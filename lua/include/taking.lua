@@ -1,14 +1,20 @@
--- include bytes clock commit failures layout limits revival scores
+-- include bytes clock commit failures flow layout limits revival scores
 -- Shared by the scripts take_*.lua, which move messages from keys of other programs into the queue.
 
 -- The number of leading KEYS and ARGV that all these scripts have.
 local OWN_KEYS = 9
-local OWN_ARGUMENTS = 5
+local OWN_ARGUMENTS = 6
 local queue = {
   pending = KEYS[1], unack = KEYS[2], messages = KEYS[3], dead = KEYS[4], errors = KEYS[5], paused = KEYS[6],
   remembered = KEYS[8], bytes = KEYS[9],
 }
 local channel = ARGV[1]
+-- On a route with flows, the flow keys (flow.lua) follow.
+local flow
+if ARGV[6] == '1' then
+  flow = flow_keys(KEYS, OWN_KEYS + 1)
+  OWN_KEYS = OWN_KEYS + 6
+end
 -- now (ms), room (due messages that pending may have), payload (maximum bytes), bytes (maximum of all bodies)
 local limits = {
   now = math.floor(clock() / 1000), room = tonumber(ARGV[3]), payload = tonumber(ARGV[4]), bytes = tonumber(ARGV[5]),
@@ -101,11 +107,15 @@ local function take(entries, weigh, read)
   end
 
   -- The write that needs memory comes first: at maxmemory Redis refuses only the first write of a script.
-  local steps, all = {}, {}
-  for n, i in ipairs(taken) do all[n] = ids[i] end
+  local steps, all, names = {}, {}, {}
+  for n, i in ipairs(taken) do
+    all[n] = ids[i]
+    if flow then names[n] = cjson.decode(entries[i].metadata).flow or '' end
+  end
   add(steps, 'HSET', queue.messages, bodies, { { 'HDEL', queue.messages, unpack(all) } })
   revive(steps, queue.remembered, all)
   grow(steps, queue.bytes, added)
+  if flow then number_flows(steps, flow, all, names) end
   add(steps, 'HSET', queue.errors, texts, { { 'HDEL', queue.errors, unpack(bad) } })
   add(steps, 'ZADD', queue.dead, dead_scores, { { 'ZREM', queue.dead, unpack(bad) } })
   add(steps, 'ZADD', queue.pending, scores, { { 'ZREM', queue.pending, unpack(good) } })

@@ -86,7 +86,7 @@ pub async fn reschedule(
 ) -> Result<Response, Problem> {
     let body = body::read(&api.body_memory, request, MAX_PATCH_BYTES).await?;
     let due = message_body::parse_due(&body.bytes)?;
-    move_to(&api, &caller, "move", &route, &id, due).await
+    move_to(&api, &caller, "move", &route, &id, Some(due)).await
 }
 
 /// Makes a message due now.
@@ -98,7 +98,7 @@ pub async fn deliver(
 ) -> Result<Response, Problem> {
     let body = body::read(&api.body_memory, request, MAX_PATCH_BYTES).await?;
     message_body::parse_nothing(&body.bytes)?;
-    move_to(&api, &caller, "deliver", &route, &id, Due::NOW).await
+    move_to(&api, &caller, "deliver", &route, &id, None).await
 }
 
 async fn move_to(
@@ -107,7 +107,7 @@ async fn move_to(
     call: &'static str,
     route: &str,
     id: &str,
-    due: Due,
+    due: Option<Due>,
 ) -> Result<Response, Problem> {
     let id = parse_id(id)?;
     match api.queue.reschedule(route, &id, due).await? {
@@ -119,6 +119,11 @@ async fn move_to(
         Rescheduled::Dead => {
             Err(Problem::new(StatusCode::CONFLICT, "dead", format!("`{id}` is dead: redrive it, or schedule it anew")))
         }
+        Rescheduled::Held(first) => Err(Problem::new(
+            StatusCode::CONFLICT,
+            "held",
+            format!("`{first}` comes before `{id}` in its flow, which is ordered: deliver or cancel that first"),
+        )),
         Rescheduled::Over(limit) => Err(Problem::over(limit)),
         Rescheduled::Expires(at) => Err(Problem::invalid(vec![FieldError::new(
             "",

@@ -180,6 +180,7 @@ mod tests {
 
     fn shown(message: Result<StoredMessage, String>) -> Value {
         let snapshot = Snapshot {
+            parked: false,
             last_error_at: UnixMillis::new(4000),
             died_at: UnixMillis::new(5000),
             id: MessageId::parse("a").unwrap(),

@@ -71,6 +71,7 @@ impl Instance {
                 max_payload: config.server.max_payload,
                 remember: route.remember,
                 limits: route.limits,
+                flow: None,
             });
             settings.collect::<Vec<_>>()
         };

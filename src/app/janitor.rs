@@ -137,6 +137,7 @@ mod tests {
         let client = redis::Client::open(embedded.url()).unwrap();
         let connection = Arc::new(Connection::new(client, Duration::from_secs(10)));
         let settings = RouteSettings {
+            flow: None,
             name: "r".into(),
             partitions: 1,
             max_payload: 100,

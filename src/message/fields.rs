@@ -16,6 +16,7 @@ const KEY: u8 = 2;
 /// Name and value; once for each header.
 const HEADER: u8 = 3;
 const MAX_ATTEMPTS: u8 = 4;
+const FLOW: u8 = 5;
 const PROPERTIES: u8 = 6;
 const ORIGIN: u8 = 7;
 /// Name, then type and value as JSON; once for each header.
@@ -25,7 +26,7 @@ const CONTENT_TYPES: [(u8, &str); 3] =
     [(16, "application/json"), (17, "text/plain; charset=utf-8"), (18, "application/octet-stream")];
 
 pub fn write(metadata: &Metadata, out: &mut BytesMut) {
-    let Metadata { headers, key, content_type, properties, origin, max_attempts, expires_at: _ } = metadata;
+    let Metadata { headers, key, flow, content_type, properties, origin, max_attempts, expires_at: _ } = metadata;
     if let Some(content_type) = content_type {
         match CONTENT_TYPES.iter().find(|(_, known)| known == content_type) {
             Some((tag, _)) => out.put_u8(*tag),
@@ -34,6 +35,9 @@ pub fn write(metadata: &Metadata, out: &mut BytesMut) {
     }
     if let Some(key) = key {
         write_text(KEY, key.as_bytes(), out);
+    }
+    if let Some(flow) = flow {
+        write_text(FLOW, flow.as_bytes(), out);
     }
     let json = |error| -> Vec<u8> { panic!("strings and integers always serialize: {error}") };
     for Header { name, value } in headers.iter() {
@@ -67,6 +71,7 @@ pub fn read(from: &mut Bytes) -> Option<Metadata> {
             END => return Some(metadata),
             CONTENT_TYPE => metadata.content_type = Some(read_text(from)?),
             KEY => metadata.key = Some(read_text(from)?),
+            FLOW => metadata.flow = Some(read_text(from)?),
             HEADER => metadata.headers.insert(read_text(from)?, read_text(from)?),
             TYPED_HEADER => {
                 let (name, value) = (read_text(from)?, serde_json::from_slice(&read_bytes(from)?).ok()?);
@@ -134,6 +139,7 @@ mod tests {
     #[test]
     fn every_field_comes_back_and_what_follows_is_left() {
         let metadata = Metadata {
+            flow: Some("f".into()),
             headers: [("A".to_owned(), "é".repeat(100)), ("B".to_owned(), String::new())].into(),
             key: Some(String::new()),
             content_type: Some("text/xml".into()),

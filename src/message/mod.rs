@@ -103,6 +103,9 @@ impl fmt::Display for MessageId {
 pub struct Metadata {
     #[serde(skip_serializing_if = "Headers::is_empty")]
     pub headers: Headers,
+    /// The flow of the message (`check_flow`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flow: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -133,8 +133,9 @@ impl Queue {
         Ok(self.registry.when_open(|| self.store.get(partition, id)).await?)
     }
 
-    pub async fn reschedule(&self, route: &str, id: &MessageId, due: Due) -> Result<Rescheduled, QueueError> {
-        check_due(due)?;
+    /// Without `due` the message is due now, and the rate of its flow does not apply to it.
+    pub async fn reschedule(&self, route: &str, id: &MessageId, due: Option<Due>) -> Result<Rescheduled, QueueError> {
+        due.map_or(Ok(()), check_due)?;
         let partition = self.partition(route, id)?;
         Ok(self.registry.when_open(|| self.store.reschedule(partition, id, due)).await?)
     }

@@ -71,6 +71,7 @@ mod tests {
             score: *score,
             bytes,
             snapshot: Snapshot {
+                parked: false,
                 id: MessageId::parse(id).unwrap(),
                 state: State::Pending,
                 deliver_at: UnixMillis::default(),

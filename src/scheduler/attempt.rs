@@ -19,7 +19,7 @@ use crate::{
         codec::{self, DecodeError},
     },
     sink::{Domain, Outcome, Reply},
-    store::{ClaimEnd, Partition},
+    store::{ClaimEnd, Partition, Sent},
     time::ServerClock,
 };
 
@@ -63,7 +63,7 @@ pub fn read(route: &ActiveRoute, clock: &ServerClock, body: &Bytes) -> Result<St
                 route.unreadable.call_once(|| {
                     tracing::error!(route = %route.name, %error, "left to instances of that release: is one running?");
                 });
-                return ClaimEnd::Defer { pause: LATER_RELEASE_PAUSE };
+                return ClaimEnd::Defer { pause: LATER_RELEASE_PAUSE, sent: Sent::No };
             }
             DecodeError::Lost => DeadReason::Orphan,
             DecodeError::Damaged => DeadReason::Undecodable,

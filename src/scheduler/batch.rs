@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     sink::{Delivery, Outcome, Report, Reported, Sink},
-    store::{ClaimEnd, Claimed},
+    store::{ClaimEnd, Claimed, Sent},
 };
 
 /// Minimum rest of a lease beyond the sink's timeout when a batch starts. A lease exceeds the timeout by 500 ms or
@@ -73,7 +73,10 @@ impl Batch {
             return Err(held.given_back());
         }
         let message = read(&self.route, &self.clock, &claimed.body)?;
-        let from = (message.due.max(message.accepted).get() * 1000).max(self.open_since);
+        let waited = u64::try_from(claimed.waited.as_millis()).unwrap_or(u64::MAX);
+        let due = message.due.max(message.accepted).get();
+        let free = if waited > 0 { claimed.not_before.get().saturating_add(waited) } else { 0 };
+        let from = (due.max(free) * 1000).max(self.open_since);
         let delivery = Delivery {
             id: claimed.id,
             route: self.route.name.clone(),
@@ -84,7 +87,7 @@ impl Batch {
             send_until: self.closes,
         };
         match self.enter(held, &delivery) {
-            Err(pause) => Err(ClaimEnd::Defer { pause }),
+            Err(pause) => Err(ClaimEnd::Defer { pause, sent: Sent::No }),
             Ok(crowd) => Ok((delivery, from, crowd)),
         }
     }

@@ -4,7 +4,12 @@ use std::time::Duration;
 
 use rand::Rng;
 
-use crate::{message::DeadReason, retry::RetryPolicy, sink::Outcome, store::ClaimEnd};
+use crate::{
+    message::DeadReason,
+    retry::RetryPolicy,
+    sink::Outcome,
+    store::{ClaimEnd, Sent},
+};
 
 /// The cause of a failed attempt, as far as it concerns the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +36,7 @@ pub fn decide(
         (Outcome::Rejected { error } | Outcome::Unsendable { error }, _) => {
             return ClaimEnd::Bury { reason: DeadReason::Rejected, error: error.clone() };
         }
-        (_, Attribution::Waits(pause)) => return ClaimEnd::Defer { pause },
+        (_, Attribution::Waits(pause)) => return ClaimEnd::Defer { pause, sent: Sent::Yes { hold: None } },
         (Outcome::Failed { error, retry_after } | Outcome::Throttled { error, retry_after }, _) => {
             (*retry_after, error.clone())
         }
@@ -43,7 +48,7 @@ pub fn decide(
         return ClaimEnd::Bury { reason: DeadReason::Attempts, error };
     }
     let asked = retry_after.unwrap_or_default().min(policy.backoff.max());
-    ClaimEnd::Retry { delay: policy.backoff.delay(attempt, rng).max(asked), error }
+    ClaimEnd::Retry { delay: policy.backoff.delay(attempt, rng).max(asked), error, hold: None }
 }
 
 #[cfg(test)]
@@ -66,7 +71,7 @@ mod tests {
     }
 
     fn retry(delay: Duration, error: &str) -> ClaimEnd {
-        ClaimEnd::Retry { delay, error: error.into() }
+        ClaimEnd::Retry { delay, error: error.into(), hold: None }
     }
 
     fn bury(reason: DeadReason, error: &str) -> ClaimEnd {
@@ -106,7 +111,7 @@ mod tests {
         let waits = Attribution::Waits(2 * SECOND);
         let rejected = Outcome::Rejected { error: "x".into() };
         for (outcome, attempt, end) in [
-            (failed(None), 3, ClaimEnd::Defer { pause: 2 * SECOND }),
+            (failed(None), 3, ClaimEnd::Defer { pause: 2 * SECOND, sent: Sent::Yes { hold: None } }),
             (Outcome::Confirmed, 3, ClaimEnd::Ack),
             (rejected, 1, bury(DeadReason::Rejected, "x")),
         ] {

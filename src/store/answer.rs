@@ -78,6 +78,8 @@ pub struct Snapshot {
     pub state: State,
     /// Time of the next attempt when pending, otherwise the original due time.
     pub deliver_at: UnixMillis,
+    /// Due, and waiting for its flow.
+    pub parked: bool,
     /// Failed attempts so far.
     pub attempts: u32,
     /// For a dead message it begins with the reason, `"rejected: ..."`.
@@ -88,12 +90,14 @@ pub struct Snapshot {
     pub message: Result<StoredMessage, String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rescheduled {
     Done(UnixMillis),
     InFlight,
     Dead,
     NotFound,
+    /// In its flow, which is ordered, this message comes first: nothing changed.
+    Held(MessageId),
     /// The route is at this limit: nothing changed.
     Over(Limit),
     /// The message expires at this time, which is before the new due time or has passed: nothing changed.

@@ -66,6 +66,8 @@ pub struct Claimed {
     pub failures: u32,
     /// The score in `pending`, restored on release.
     pub not_before: UnixMillis,
+    /// How long it waited for its flow after that time. Lateness does not include it.
+    pub waited: Duration,
     /// Whether the message has two or more crashes.
     pub suspect: bool,
 }

@@ -20,7 +20,7 @@ pub use self::{
     answer::{Cancelled, Found, Pause, Rescheduled, ScheduleStatus, Scheduled, Snapshot},
     claim::{Claim, ClaimRequest, Claimed, CutLeases, Deaths, Lease, Recovered, Suspects, Token},
     selection::{DeadAction, DeadGroup, DeadProgress, DeadWork, Expiry, Filter, Selection},
-    settlement::{ClaimEnd, Settled, Settlement, Transfer, Transferred},
+    settlement::{ClaimEnd, Sent, Settled, Settlement, Transfer, Transferred},
     wake::{WakeReason, WakeSignal},
 };
 

@@ -36,14 +36,25 @@ pub struct Settlement {
 pub enum ClaimEnd {
     /// Delivered: the message is deleted.
     Ack,
-    /// The attempt failed and counts; due again after `delay`. `error` is kept, shortened if it is long.
-    Retry { delay: Duration, error: String },
+    /// The attempt failed and counts; due again after `delay`. `error` is kept, shortened if it is long. `hold`: no
+    /// other message of its flow leaves before.
+    Retry { delay: Duration, error: String, hold: Option<Duration> },
     /// Dead. `error` is kept, shortened if it is long.
     Bury { reason: DeadReason, error: String },
     /// Pending as if never claimed, due at this time.
     Release { at: UnixMillis },
     /// No attempt is counted; due again after `pause`, by the store's clock.
-    Defer { pause: Duration },
+    Defer { pause: Duration, sent: Sent },
+}
+
+/// Whether a deferred message was sent. If not, it gives its slot of the rate of its flow back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    No,
+    /// `hold`: no other message of its flow leaves before.
+    Yes {
+        hold: Option<Duration>,
+    },
 }
 
 impl ClaimEnd {

@@ -111,6 +111,7 @@ fn message(item: &RawValue, rules: &Rules, faults: &mut Faults) -> Option<NewMes
         }
     }
     let metadata = Metadata {
+        flow: None,
         headers: faults.part("headers", given(fields.headers), headers).unwrap_or_default(),
         key,
         content_type: content_type.or_else(|| default_type.map(str::to_owned)),

@@ -4,10 +4,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::partition::{MemoryPartition, unix_millis};
+use super::{
+    flow::Turn,
+    partition::{MemoryPartition, PartitionSettings, unix_millis},
+};
 use crate::{
-    message::{DeadReason, MessageId, codec},
-    store::{Claim, ClaimRequest, Claimed, CutLeases, Deaths, Recovered, Suspects, Token},
+    message::{DeadReason, FlowLimits, MessageId, codec},
+    store::{Claim, ClaimRequest, Claimed, CutLeases, Deaths, Recovered, Suspects, Token, redis::PARKED},
     time::{ServerClock, UnixMillis},
 };
 
@@ -54,7 +57,7 @@ impl MemoryPartition {
     }
 
     /// By its number, the request is a new claim, a repetition of the last one, or outdated.
-    pub fn claim(&mut self, request: &ClaimRequest, clock: ServerClock) -> Claim {
+    pub fn claim(&mut self, request: &ClaimRequest, clock: ServerClock, settings: PartitionSettings) -> Claim {
         let now = clock.micros;
         let (last, last_token) = self.claims.get(&request.claimant).copied().unwrap_or_default();
         let taken_elsewhere = self.latest.filter(|(instance, _)| *instance != request.claimant).map(|(_, at)| at);
@@ -70,10 +73,16 @@ impl MemoryPartition {
                 }
                 self.claims.insert(request.claimant, (last, token));
             }
-        } else if request.limit > 0 && request.sequence > last && !self.paused {
-            let chosen;
-            (chosen, suspects) = self.choose(request, now / 1000);
-            (messages, orphans) = self.within(chosen, request.max_bytes);
+        } else if request.limit > 0 && request.sequence > last && (self.paused || !self.is_due(now, settings)) {
+            self.forget_idle(&[], now);
+        } else if request.limit > 0 && request.sequence > last {
+            if let Some(limits) = &settings.flow {
+                (messages, orphans, suspects) = self.claim_of_flows(request, limits, now);
+            } else {
+                let chosen;
+                (chosen, suspects) = self.choose(request, request.limit as usize, now / 1000);
+                (messages, orphans) = self.within(chosen, request.max_bytes);
+            }
             for one in &messages {
                 self.pending.remove(one.id.as_str());
                 self.unack.insert(one.id.as_str(), token);
@@ -92,12 +101,15 @@ impl MemoryPartition {
         if self.pending.is_empty() && self.unack.is_empty() {
             self.bytes = 0;
         }
+        let head = self.pending.head().filter(|head| *head < PARKED || settings.flow.is_none());
+        let gate = settings.flow.and_then(|_| self.next_gate());
+        let next_due = head.into_iter().chain(gate).min().and_then(UnixMillis::new);
         Claim {
             clock,
             token: Token(token),
             messages,
             paused: self.paused,
-            next_due: self.pending.head().and_then(UnixMillis::new),
+            next_due,
             next_lease: self.unack.head(),
             suspects,
             orphans: Deaths::of(orphans.iter().map(String::as_str)),
@@ -119,8 +131,8 @@ impl MemoryPartition {
     }
 
     /// Due messages with their scores, and the number of suspects that were deferred.
-    fn choose(&mut self, request: &ClaimRequest, now: u64) -> (Vec<(u64, String)>, u32) {
-        let (limit, company) = (request.limit as usize, request.company);
+    fn choose(&mut self, request: &ClaimRequest, limit: usize, now: u64) -> (Vec<(u64, String)>, u32) {
+        let company = request.company;
         let due = self.pending.up_to(now).map(|(id, score)| (score, id.to_owned()));
         let Suspects::PutOff(pause) = request.suspects else {
             let due: Vec<_> = due.take(limit).collect();
@@ -147,6 +159,38 @@ impl MemoryPartition {
         (chosen, suspects)
     }
 
+    fn is_due(&self, now: u64, settings: PartitionSettings) -> bool {
+        let gate = settings.flow.and_then(|_| self.next_gate());
+        self.pending.head().into_iter().chain(gate).any(|due| due <= now / 1000)
+    }
+
+    /// The claimed messages of a route with flows, the ids without a body, and the number of deferred suspects.
+    fn claim_of_flows(
+        &mut self,
+        request: &ClaimRequest,
+        limits: &FlowLimits,
+        now: u64,
+    ) -> (Vec<Claimed>, Vec<String>, u32) {
+        let millis = now / 1000;
+        let is_whole = self.pending.up_to(millis).count() < MAX_SEEN;
+        let (due, suspects) = self.choose(request, MAX_SEEN, millis);
+        let few = due.iter().any(|(_, id)| self.is_suspect(id)) && request.suspects == Suspects::Few;
+        let limit = u64::from(request.limit);
+        let mut turn = self.take_turns(limits, &due, (limit, is_whole || few, few), now);
+        let chosen = |turn: &Turn| turn.taken.iter().map(|entry| (entry.due, entry.id.clone())).collect::<Vec<_>>();
+        let (mut messages, orphans) = self.within(chosen(&turn), request.max_bytes);
+        let fit = messages.len() + orphans.len();
+        if fit < turn.taken.len() {
+            turn = self.take_turns(limits, &due, (fit as u64, is_whole || few, few), now);
+        }
+        for message in &mut messages {
+            let entry = turn.taken.iter().find(|entry| entry.id == message.id.as_str()).expect("it was taken");
+            message.waited = Duration::from_millis(entry.since - entry.due);
+        }
+        self.end_turn(turn, &orphans, now);
+        (messages, orphans, suspects)
+    }
+
     /// As many messages as fit, the first one whatever its size; and the ids without a body that were found on the way.
     fn within(&self, chosen: Vec<(u64, String)>, max_bytes: u64) -> (Vec<Claimed>, Vec<String>) {
         let (mut bytes, mut taken, mut orphans) = (0, Vec::new(), Vec::new());
@@ -163,6 +207,7 @@ impl MemoryPartition {
                 body,
                 failures: self.failures(&id),
                 not_before: unix_millis(score),
+                waited: Duration::ZERO,
                 suspect: self.is_suspect(&id),
                 id: MessageId::parse(&id).expect("only ids are stored"),
             });
@@ -209,12 +254,16 @@ impl MemoryPartition {
 
     /// Each expired lease counts as a crash. Its message becomes pending, due since the lease expired, or dead after
     /// the last crash.
-    pub fn recover(&mut self, now: u64) -> Recovered {
+    pub fn recover(&mut self, now: u64, settings: PartitionSettings) -> Recovered {
         let expired: Vec<_> =
             self.unack.up_to(now).take(MAX_RECOVERED).map(|(id, deadline)| (id.to_owned(), deadline)).collect();
         let (mut recovered, mut dead) = (Recovered::default(), Vec::new());
         for (id, deadline) in expired {
             self.unack.remove(&id);
+            let crashed = self.attempts.get(&id).map_or(0, |counts| counts.1) + 1;
+            if settings.flow.is_some_and(|flow| !flow.ordered || crashed >= MAX_CRASHES) {
+                self.depart(&[(&id, 0)], now / 1000);
+            }
             recovered.expired += 1;
             let crashes = self.attempts.get(&id).map_or(0, |counts| counts.1) + 1;
             self.attempts.insert(id.clone(), (self.failures(&id), crashes));

@@ -3,6 +3,7 @@
 //! operations.
 
 mod claim;
+mod flow;
 mod partition;
 mod schedule;
 mod settle;
@@ -22,6 +23,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 pub use self::{
+    flow::{MemoryFlows, SHUT},
     partition::{MemoryPartition, PartitionSettings},
     settle::MemoryLists,
     sorted_set::SortedSet,
@@ -99,9 +101,9 @@ impl MemoryStore {
         let mut content = self.content();
         let content = &mut *content;
         let rows = content.partitions.entry(partition.clone()).or_default();
-        let (head, paused) = (rows.pending.head(), rows.paused);
+        let (before, paused) = (rows.next_look(), rows.paused);
         let reply = change(rows, now);
-        let earlier = rows.pending.head().is_some_and(|now| head.is_none_or(|before| now < before));
+        let earlier = rows.next_look().is_some_and(|now| before.is_none_or(|before| now < before));
         if earlier || (paused && !rows.paused) {
             content.notify(partition, WakeSignal::notify);
         }
@@ -131,11 +133,11 @@ impl Content {
 impl Store for MemoryStore {
     async fn claim(&self, partition: &Partition, request: ClaimRequest) -> Result<Claim, StoreError> {
         let taken = Instant::now();
-        Ok(self.update(partition, |rows, micros| rows.claim(&request, ServerClock { micros, taken })))
+        Ok(self.update(partition, |rows, micros| rows.claim(&request, ServerClock { micros, taken }, self.settings)))
     }
 
     async fn recover(&self, partition: &Partition) -> Result<Recovered, StoreError> {
-        Ok(self.update(partition, MemoryPartition::recover))
+        Ok(self.update(partition, |rows, now| rows.recover(now, self.settings)))
     }
 
     async fn cut_leases(

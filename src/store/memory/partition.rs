@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::sorted_set::SortedSet;
+use super::{flow::MemoryFlows, sorted_set::SortedSet};
 use crate::{
-    message::{Ending, LogRecord, NewMessage, RouteLimits, State, StoredMessage},
+    message::{Ending, FlowLimits, LogRecord, NewMessage, RouteLimits, State, StoredMessage},
     time::UnixMillis,
 };
 
@@ -15,7 +15,7 @@ pub(super) const TIMES_END: usize = 17;
 
 /// Content of one partition; the fields are named like its keys in Redis. Scores are milliseconds since the epoch, in
 /// `unack` microseconds. Transitions take the time in microseconds since the epoch.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct MemoryPartition {
     /// Score: the time from which the message can be claimed.
     pub pending: SortedSet,
@@ -40,6 +40,7 @@ pub struct MemoryPartition {
     pub paused: bool,
     /// Total bytes of the bodies of messages in `pending` and `unack`.
     pub bytes: u64,
+    pub flow: MemoryFlows,
 }
 
 /// The route's settings as they apply to one partition.
@@ -51,6 +52,7 @@ pub struct PartitionSettings {
     pub max: usize,
     /// The partition's share of the route's limits.
     pub limits: RouteLimits,
+    pub flow: Option<FlowLimits>,
 }
 
 impl MemoryPartition {
@@ -90,6 +92,7 @@ impl MemoryPartition {
         self.bodies.remove(id);
         self.attempts.remove(id);
         self.errors.remove(id);
+        self.flow.flows.remove(id);
     }
 
     /// Bytes of a stored body.

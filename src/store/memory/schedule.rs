@@ -1,24 +1,39 @@
 //! Scheduling, and operations on messages by id (lua/schedule.lua, lua/cancel.lua, lua/redrive.lua and others).
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 
-use super::partition::{MemoryPartition, PartitionSettings, TIMES_END, stored, unix_millis};
+use super::{
+    partition::{MemoryPartition, PartitionSettings, TIMES_END, stored, unix_millis},
+    sorted_set::SortedSet,
+};
 use crate::{
     message::{
         Cancellation, DeadReason, Limit, LogRecord, MessageId, NewMessage, OnConflict, RouteLimits, State,
         StoredMessage, codec,
     },
-    store::{Cancelled, DeadAction, Expiry, Filter, Rescheduled, ScheduleStatus, Scheduled, Selection, redis::Evicted},
+    store::{
+        Cancelled, DeadAction, Expiry, Filter, Rescheduled, ScheduleStatus, Scheduled, Selection,
+        redis::{Evicted, PARKED},
+    },
     time::Due,
 };
 
 impl MemoryPartition {
     pub fn schedule(&mut self, batch: &[NewMessage], now: u64, settings: PartitionSettings) -> Vec<Scheduled> {
+        let before = settings.flow.map(|_| (self.pending.clone(), self.flow.flows.clone()));
         let mut schedule = |message: &NewMessage| {
             let (status, due) = self.schedule_one(message, now, settings, codec::encode);
             Scheduled { id: message.id.clone(), due: unix_millis(due), status }
         };
-        batch.iter().map(&mut schedule).collect()
+        let scheduled: Vec<_> = batch.iter().map(&mut schedule).collect();
+        if let Some((pending, flows)) = before {
+            let written = |one: &(&NewMessage, &Scheduled)| is_written(one.1.status);
+            let written: Vec<_> = batch.iter().zip(&scheduled).filter(written).map(|(message, _)| message).collect();
+            self.enter_flows(&written, &pending, flows, now / 1000);
+        }
+        scheduled
     }
 
     /// Schedules a message as lua/produce.lua does.
@@ -28,8 +43,28 @@ impl MemoryPartition {
         for text in [&mut message.metadata.key, &mut message.metadata.content_type] {
             text.take_if(|text| text.is_empty());
         }
+        let before = settings.flow.map(|_| (self.pending.clone(), self.flow.flows.clone()));
         let (status, due) = self.schedule_one(&message, now, settings, codec::encode_first);
+        if let Some((pending, flows)) = before.filter(|_| is_written(status)) {
+            self.enter_flows(&[&message], &pending, flows, now / 1000);
+        }
         Scheduled { id: message.id.clone(), due: unix_millis(due), status }
+    }
+
+    /// Numbers written messages. Those that were in `pending` before, with their values in `flows`, gave up their places.
+    fn enter_flows(&mut self, written: &[&NewMessage], pending: &SortedSet, flows: BTreeMap<String, String>, now: u64) {
+        let mut replaced: Vec<(&str, u64)> = Vec::new();
+        for message in written {
+            let id = message.id.as_str();
+            if let Some(score) = pending.get(id).filter(|_| replaced.iter().all(|(known, _)| *known != id)) {
+                replaced.push((id, score));
+            }
+        }
+        self.flow.flows = flows;
+        self.depart(&replaced, now);
+        let flow = |message: &&NewMessage| message.metadata.flow.clone().unwrap_or_default();
+        let named: Vec<_> = written.iter().map(|message| (message.id.to_string(), flow(message))).collect();
+        self.number_flows(&named, false);
     }
 
     fn schedule_one(
@@ -52,7 +87,9 @@ impl MemoryPartition {
         let status = match (self.state(id), message.on_conflict) {
             (None, _) => ScheduleStatus::Scheduled,
             (Some(State::Pending), OnConflict::Keep) => {
-                return (ScheduleStatus::Exists(State::Pending), self.pending[id]);
+                let score = self.pending[id];
+                let due = if score >= PARKED { score - PARKED } else { score };
+                return (ScheduleStatus::Exists(State::Pending), due);
             }
             (Some(state), OnConflict::Keep) => return (ScheduleStatus::Exists(state), self.original_due(id)),
             (Some(State::Unack), OnConflict::Replace) => return (ScheduleStatus::InFlight, self.original_due(id)),
@@ -105,7 +142,7 @@ impl MemoryPartition {
 
     /// Adds messages that are dead from the start, each with its error. Returns whether each was added: a message is
     /// not added if its id is live.
-    pub fn bury(&mut self, batch: &[(NewMessage, String)], now: u64) -> Vec<bool> {
+    pub fn bury(&mut self, batch: &[(NewMessage, String)], now: u64, settings: PartitionSettings) -> Vec<bool> {
         let now = now / 1000;
         let mut bury = |(message, error): &(NewMessage, String)| {
             let id = message.id.as_str();
@@ -117,7 +154,15 @@ impl MemoryPartition {
             self.bury_at(id, now, 0, format!("{}: {error}", DeadReason::Invalid.as_str()));
             true
         };
-        batch.iter().map(&mut bury).collect()
+        let buried: Vec<_> = batch.iter().map(&mut bury).collect();
+        if settings.flow.is_some() {
+            let named =
+                batch.iter().zip(&buried).filter(|(_, buried)| **buried).map(|((message, _), _)| {
+                    (message.id.to_string(), message.metadata.flow.clone().unwrap_or_default())
+                });
+            self.number_flows(&named.collect::<Vec<_>>(), false);
+        }
+        buried
     }
 
     pub fn cancel(&mut self, cancellation: &Cancellation, now: u64, settings: PartitionSettings) -> Cancelled {
@@ -135,6 +180,9 @@ impl MemoryPartition {
             Some(State::Dead) if *keep_dead => return Cancelled::Dead,
             Some(State::Dead) => Cancelled::Purged,
         };
+        if let Some(score) = self.pending.get(id).filter(|_| settings.flow.is_some()) {
+            self.depart(&[(id, score)], now / 1000);
+        }
         self.delete(id);
         match record.flatten() {
             None if cancelled == Cancelled::Purged => drop(self.records.remove(id)),
@@ -149,7 +197,14 @@ impl MemoryPartition {
         cancelled
     }
 
-    pub fn reschedule(&mut self, id: &MessageId, due: Due, now: u64, settings: PartitionSettings) -> Rescheduled {
+    /// Without `due` the message is due now, and the rate of its flow does not apply to it.
+    pub fn reschedule(
+        &mut self,
+        id: &MessageId,
+        due: Option<Due>,
+        now: u64,
+        settings: PartitionSettings,
+    ) -> Rescheduled {
         let (id, now) = (id.as_str(), now / 1000);
         match self.state(id) {
             Some(State::Unack) => return Rescheduled::InFlight,
@@ -158,13 +213,23 @@ impl MemoryPartition {
             // A message without a body is an orphan, which the next claim makes dead.
             _ => return Rescheduled::NotFound,
         }
-        let due = due_at(due, now);
+        let at_once = due.is_none();
+        let due = due.map_or(now, |due| due_at(due, now));
         if is_longer(due.saturating_sub(now), settings.limits) {
             return Rescheduled::Over(Limit::Delay);
         }
         let expires = self.bodies.get(id).and_then(|body| codec::decode(body).ok()?.metadata.expires_at);
         if let Some(at) = expires.filter(|at| *at < due.max(now)) {
             return Rescheduled::Expires(unix_millis(at));
+        }
+        if let Some(flow) = settings.flow {
+            let first = (at_once && flow.ordered).then(|| self.first_of_flow(id)).flatten();
+            if let Some(first) = first {
+                return Rescheduled::Held(MessageId::parse(&first).expect("only ids are stored"));
+            }
+            let name = self.name_of_flow(id);
+            self.depart(&[(id, self.pending[id])], now);
+            self.number_flows(&[(id.to_owned(), name)], at_once);
         }
         self.set_times(id, due, now);
         self.pending.insert(id, due);
@@ -180,6 +245,7 @@ impl MemoryPartition {
         limit: u64,
         dry_run: bool,
         now: u64,
+        settings: PartitionSettings,
     ) -> (u64, bool) {
         let now = now / 1000;
         let mut selected: Vec<String> = Vec::new();
@@ -214,6 +280,9 @@ impl MemoryPartition {
                     self.records.remove(id);
                 }
             }
+        }
+        if let (DeadAction::Redrive(_), false, Some(_)) = (action, dry_run, settings.flow) {
+            self.number_again(taken);
         }
         (taken.len() as u64, !rest.is_empty())
     }
@@ -253,6 +322,10 @@ impl MemoryPartition {
         }
         let (taken, rest) = wanted.split_at(wanted.len().min(usize::try_from(limit).unwrap_or(usize::MAX)));
         if !dry_run {
+            let leaving: Vec<_> = taken.iter().map(|id| (id.as_str(), self.pending[id.as_str()])).collect();
+            if settings.flow.is_some() {
+                self.depart(&leaving, now / 1000);
+            }
             for id in taken {
                 self.delete(id);
             }
@@ -292,6 +365,10 @@ impl MemoryPartition {
         };
         self.bodies.insert(id.to_owned(), body);
     }
+}
+
+fn is_written(status: ScheduleStatus) -> bool {
+    matches!(status, ScheduleStatus::Scheduled | ScheduleStatus::Replaced | ScheduleStatus::Revived)
 }
 
 /// Whether a delay in milliseconds exceeds the route's limit.

@@ -9,8 +9,8 @@ use bytes::Bytes;
 
 use super::partition::{MemoryPartition, PartitionSettings};
 use crate::{
-    message::DeadReason,
-    store::{ClaimEnd, Lease, Settled, Settlement, Transfer, Transferred},
+    message::{DeadReason, FlowLimits},
+    store::{ClaimEnd, Lease, Sent, Settled, Settlement, Transfer, Transferred},
 };
 
 /// The lists of a Redis server.
@@ -19,6 +19,11 @@ pub struct MemoryLists {
     pub lists: BTreeMap<String, Vec<Bytes>>,
     /// Keys that hold a string instead of a list.
     pub strings: BTreeSet<String>,
+}
+
+/// Whether a message that died for this reason was sent.
+fn is_attempted(reason: DeadReason) -> bool {
+    matches!(reason, DeadReason::Rejected | DeadReason::Attempts)
 }
 
 impl MemoryPartition {
@@ -37,6 +42,13 @@ impl MemoryPartition {
     }
 
     pub fn settle(&mut self, settlements: &[Settlement], now: u64, settings: PartitionSettings) -> Vec<Settled> {
+        let current: Vec<_> = settlements.iter().map(|settlement| self.holds(&settlement.lease)).collect();
+        let mut seen = HashSet::new();
+        let current = settlements.iter().zip(current).filter(|(one, holds)| *holds && seen.insert(&one.lease.id));
+        let ended: Vec<_> = current.map(|(one, _)| one).collect();
+        if let Some(flow) = &settings.flow {
+            self.settle_flows(flow, &ended, now / 1000);
+        }
         let settled: Vec<_> = settlements.iter().map(|settlement| self.settle_one(settlement, now)).collect();
         let acked = |(one, settled): (&'_ Settlement, &Settled)| {
             (*settled == Settled::Done && matches!(one.end, ClaimEnd::Ack)).then(|| one.lease.id.clone())
@@ -44,6 +56,33 @@ impl MemoryPartition {
         let acked: Vec<_> = settlements.iter().zip(&settled).filter_map(acked).collect();
         self.remember(&acked.iter().map(crate::message::MessageId::as_str).collect::<Vec<_>>(), false, now, settings);
         settled
+    }
+
+    /// `ended`: settlements of current leases.
+    fn settle_flows(&mut self, flow: &FlowLimits, ended: &[&Settlement], now: u64) {
+        let (mut back, mut hold) = (BTreeMap::new(), BTreeMap::new());
+        for Settlement { lease, end } in ended {
+            let name = self.name_of_flow(lease.id.as_str());
+            let (unsent, held) = match end {
+                ClaimEnd::Ack => (false, None),
+                ClaimEnd::Bury { reason, .. } => (!is_attempted(*reason), None),
+                ClaimEnd::Release { .. } | ClaimEnd::Defer { sent: Sent::No, .. } => (true, None),
+                ClaimEnd::Retry { hold, .. } | ClaimEnd::Defer { sent: Sent::Yes { hold }, .. } => (false, *hold),
+            };
+            if unsent {
+                *back.entry(name.clone()).or_default() += 1;
+            }
+            if let Some(held) = held {
+                let until = (now + u64::try_from(held.as_millis()).expect("a delay in range")) * 1000;
+                let known: &mut u64 = hold.entry(name).or_default();
+                *known = (*known).max(until);
+            }
+        }
+        let stays = |end: &ClaimEnd| flow.ordered && !matches!(end, ClaimEnd::Ack | ClaimEnd::Bury { .. });
+        let leaving: Vec<_> =
+            ended.iter().filter(|one| !stays(&one.end)).map(|one| (one.lease.id.as_str(), 0)).collect();
+        self.depart(&leaving, now);
+        self.shift_slots(flow, &back, &hold, now * 1000);
     }
 
     /// A settlement, also a stale one, proves that the process of the claim is alive: the crash count is reset.
@@ -58,19 +97,19 @@ impl MemoryPartition {
         let after = |delay: Duration| now + u64::try_from(delay.as_millis()).expect("a delay in range");
         match &settlement.end {
             ClaimEnd::Ack => self.delete(id),
-            ClaimEnd::Retry { delay, error } => {
+            ClaimEnd::Retry { delay, error, .. } => {
                 self.set_failures(id, failures + 1);
                 self.errors.insert(id.to_owned(), (now, failures + 1, error.clone()));
                 self.pending.insert(id, after(*delay));
             }
             ClaimEnd::Bury { reason, error } => {
-                let attempted = matches!(reason, DeadReason::Rejected | DeadReason::Attempts);
+                let attempted = is_attempted(*reason);
                 self.bytes = self.bytes.saturating_sub(self.size(id));
                 let error = format!("{}: {error}", reason.as_str());
                 self.bury_at(id, now, failures + u32::from(attempted), error);
             }
             ClaimEnd::Release { at } => self.pending.insert(id, at.get()),
-            ClaimEnd::Defer { pause } => self.pending.insert(id, after(*pause)),
+            ClaimEnd::Defer { pause, .. } => self.pending.insert(id, after(*pause)),
         }
         settled
     }
@@ -91,6 +130,9 @@ impl MemoryPartition {
             if lists.strings.contains(&**list) {
                 refused.insert(lease.id.clone());
                 return Transferred::Refused("the key holds a string".into());
+            }
+            if settings.flow.is_some() {
+                self.depart(&[(lease.id.as_str(), 0)], now / 1000);
             }
             self.delete(lease.id.as_str());
             lists.lists.entry(list.to_string()).or_default().push(value.clone());

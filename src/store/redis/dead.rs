@@ -39,21 +39,25 @@ impl RedisStore {
 
     async fn bury_here(&self, partition: &Partition, batch: &[(NewMessage, String)]) -> Result<Vec<bool>, StoreError> {
         let keys = self.keys(partition)?;
-        let mut call = script::BURY
-            .keys(&[
-                &keys.messages,
-                &keys.dead,
-                &keys.errors,
-                &keys.pending,
-                &keys.unack,
-                &keys.route,
-                &keys.remembered,
-            ])
-            .arg(self.layout(partition)?);
+        let flow_keys = self.route(&partition.route)?.flow_keys(keys);
+        let mut all = vec![
+            keys.messages.as_str(),
+            &keys.dead,
+            &keys.errors,
+            &keys.pending,
+            &keys.unack,
+            &keys.route,
+            &keys.remembered,
+        ];
+        all.extend(flow_keys.into_iter().flatten());
+        let mut call = script::BURY.keys(&all).arg(self.layout(partition)?);
         for (message, error) in batch {
             let text = format!("{}: {}", DeadReason::Invalid.as_str(), shortened(error));
             let tail = codec::tail(&message.metadata, &message.payload);
             call = call.arg(message.id.as_str()).arg(text).arg(&tail[..]);
+            if flow_keys.is_some() {
+                call = call.arg(message.metadata.flow.as_deref().unwrap_or_default());
+            }
         }
         let (taken, link): (Vec<bool>, _) = self.writes.run(call).await.map_err(unless_closed)?;
         self.buried(partition);
@@ -70,6 +74,7 @@ impl RedisStore {
         done: &mut DeadProgress,
     ) -> Result<(), StoreError> {
         let keys = self.keys(partition)?;
+        let flow_keys = self.route(&partition.route)?.flow_keys(keys);
         let (mut filter, mut ids) = match work.selection {
             Selection::Where(filter) => (Filter { until: done.until.or(filter.until), ..filter.clone() }, None),
             Selection::Ids { ids, until } => {
@@ -91,13 +96,12 @@ impl RedisStore {
             let dry_run = work.dry_run || is_full;
             let most = if is_full { 1 } else { (work.limit - done.count).min(MAX_BATCH as u64) };
             let mut call = match work.action {
-                DeadAction::Redrive(_) => script::REDRIVE
-                    .keys(&[&keys.pending, &keys.messages, &keys.attempts, &keys.errors, &keys.dead, &keys.bytes])
-                    .arg(&keys.wake)
-                    .arg(MAX_CALL_BYTES),
-                DeadAction::Purge => {
-                    script::PURGE.keys(&[&keys.messages, &keys.attempts, &keys.errors, &keys.dead, &keys.records])
+                DeadAction::Redrive(_) => {
+                    let mut all = vec![keys.pending.as_str(), &keys.messages, &keys.errors, &keys.dead, &keys.bytes];
+                    all.extend(flow_keys.into_iter().flatten());
+                    script::REDRIVE.keys(&all).arg(&keys.wake).arg(MAX_CALL_BYTES)
                 }
+                DeadAction::Purge => script::PURGE.keys(&keys.of_dead(flow_keys.is_some())),
             };
             call = call.arg(most).arg(u8::from(dry_run));
             if let DeadAction::Redrive(expiry) = work.action {
@@ -174,10 +178,11 @@ impl RedisStore {
     /// Deletes dead letters that exceed `limits`, oldest first, at most `MAX_BATCH`.
     pub async fn evict(&self, partition: &Partition, limits: DeadLimits) -> Result<Evicted, StoreError> {
         let keys = self.keys(partition)?;
-        let share = u64::from(self.route(&partition.route)?.settings.partitions);
+        let settings = &self.route(&partition.route)?.settings;
+        let share = u64::from(settings.partitions);
         let max_age = limits.max_age.map_or(0, |age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
         let reply: Vec<Value> = script::EVICT
-            .keys(&[&keys.messages, &keys.attempts, &keys.errors, &keys.dead, &keys.records])
+            .keys(&keys.of_dead(settings.flow.is_some()))
             .arg(max_age)
             .arg(limits.max_count.map_or(0, |count| (count / share).max(1)))
             .arg(MAX_BATCH)

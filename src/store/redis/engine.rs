@@ -12,7 +12,7 @@ use redis::Value;
 use tokio::time::Instant;
 
 use super::{
-    Bundlers, MAX_BATCH, MAX_BODIES_BYTES, RedisStore, StoreRoute,
+    Bundlers, MAX_BATCH, MAX_BODIES_BYTES, RedisStore,
     bundler::{Answered, Bundler},
     packed,
     reply::{self, Reply},
@@ -21,7 +21,7 @@ use super::{
 use crate::{
     message::DeadReason,
     store::{
-        Claim, ClaimEnd, ClaimRequest, Claimed, CutLeases, Partition, Recovered, Settled, Settlement, Store,
+        Claim, ClaimEnd, ClaimRequest, Claimed, CutLeases, Partition, Recovered, Sent, Settled, Settlement, Store,
         StoreError, Suspects, Token, Transfer, Transferred,
     },
     time::{MAX_DELAY_MILLIS, ServerClock, UnixMillis},
@@ -53,10 +53,14 @@ impl Store for RedisStore {
     /// Also recovers leases of former partitions.
     async fn recover(&self, partition: &Partition) -> Result<Recovered, StoreError> {
         let keys = self.any_keys(partition);
+        let route = self.route(&partition.route)?;
+        let mut all = keys.of_messages(&[&keys.bytes]);
+        all.extend(route.flow_keys(&keys).into_iter().flatten());
         let reply: Vec<Value> = script::RECOVER
-            .keys(&keys.of_messages(&[&keys.bytes]))
+            .keys(&all)
             .arg(&keys.wake)
             .arg(MAX_BATCH)
+            .arg(u8::from(route.settings.flow.is_some_and(|flow| flow.ordered)))
             .run(&self.servers)
             .await?;
         let mut reply = Reply::from(reply);
@@ -111,8 +115,14 @@ impl Store for RedisStore {
             &keys.bytes,
         ];
         all.extend(&lists);
-        let StoreRoute { settings, .. } = self.route(&partition.route)?;
-        let mut call = script::TRANSFER.keys(&all).arg(settings.keep_millis()).arg(settings.kept_by_partition());
+        let route = self.route(&partition.route)?;
+        all.extend(route.flow_keys(keys).into_iter().flatten());
+        let mut call = script::TRANSFER
+            .keys(&all)
+            .arg(&keys.wake)
+            .arg(route.settings.keep_millis())
+            .arg(route.settings.kept_by_partition())
+            .arg(lists.len());
         for group in transfers.chunk_by(|a, b| a.lease.token == b.lease.token && a.list == b.list) {
             let Transfer { lease, list, .. } = &group[0];
             let bytes: usize = group.iter().map(|one| one.lease.bytes).sum();
@@ -149,8 +159,11 @@ impl RedisStore {
             Suspects::Few => "few".to_owned(),
             Suspects::PutOff(pause) => pause.as_millis().to_string(),
         };
+        let route = self.route(&partition.route)?;
+        let mut all = keys.of_messages(&[&keys.paused, &keys.remembered, &keys.records, &keys.claims, &keys.bytes]);
+        all.extend(route.flow_keys(keys).into_iter().flatten());
         Ok(script::CLAIM
-            .keys(&keys.of_messages(&[&keys.paused, &keys.remembered, &keys.records, &keys.claims, &keys.bytes]))
+            .keys(&all)
             .arg(format!("{:016x}", request.claimant))
             .arg(request.sequence)
             .arg(request.limit)
@@ -159,7 +172,8 @@ impl RedisStore {
             .arg(suspects)
             .arg(BODIES_AT_ONCE)
             .arg(u8::from(request.again))
-            .arg(request.company))
+            .arg(request.company)
+            .arg(route.flow_settings()))
     }
 
     /// Parses the reply of a claim that was sent at `sent`.
@@ -186,6 +200,7 @@ impl RedisStore {
                 // A copy, because a slice would keep the other bodies in memory as long as this one.
                 body: Bytes::copy_from_slice(body),
                 failures: 0,
+                waited: Duration::ZERO,
                 not_before: reply::score(score)?,
                 suspect: false,
             });
@@ -196,6 +211,13 @@ impl RedisStore {
             let (failures, suspect) = (tried.count()?, tried.flag()?);
             if let Some(claimed) = claim.messages.get_mut(place.wrapping_sub(1)) {
                 (claimed.failures, claimed.suspect) = (failures, suspect);
+            }
+        }
+        let mut waits = reply.array()?;
+        while !waits.is_done() {
+            let (place, waited) = (waits.count()? as usize, waits.integer()?);
+            if let Some(claimed) = claim.messages.get_mut(place.wrapping_sub(1)) {
+                claimed.waited = Duration::from_millis(waited);
             }
         }
         if claim.orphans.count > 0 {
@@ -221,12 +243,15 @@ impl RedisStore {
 
     fn settle_call(&self, partition: &Partition, settlements: &[Settlement]) -> Result<Call, StoreError> {
         let keys = self.keys(partition)?;
-        let StoreRoute { settings, .. } = self.route(&partition.route)?;
+        let route = self.route(&partition.route)?;
+        let mut all = keys.of_messages(&[&keys.remembered, &keys.records, &keys.bytes]);
+        all.extend(route.flow_keys(keys).into_iter().flatten());
         let mut call = script::SETTLE
-            .keys(&keys.of_messages(&[&keys.remembered, &keys.records, &keys.bytes]))
+            .keys(&all)
             .arg(&keys.wake)
-            .arg(settings.keep_millis())
-            .arg(settings.kept_by_partition());
+            .arg(route.settings.keep_millis())
+            .arg(route.settings.kept_by_partition())
+            .arg(route.flow_settings());
         let alike = |a: &Settlement, b: &Settlement| a.lease.token == b.lease.token && is_ack(a) && is_ack(b);
         for group in settlements.chunk_by(alike) {
             let Settlement { lease, end } = &group[0];
@@ -234,14 +259,23 @@ impl RedisStore {
             call = call.arg(lease.token.0).arg(group.len()).arg(bytes);
             call = match end {
                 ClaimEnd::Ack => call.arg("ack"),
-                ClaimEnd::Retry { delay, error } => call.arg("retry").arg(millis(*delay)).arg(shortened(error)),
+                ClaimEnd::Retry { delay, error, hold } => {
+                    let hold = hold.map_or_else(String::new, |hold| millis(hold).to_string());
+                    call.arg("retry").arg(millis(*delay)).arg(shortened(error)).arg(hold)
+                }
                 ClaimEnd::Bury { reason, error } => {
                     let attempted = matches!(reason, DeadReason::Rejected | DeadReason::Attempts);
                     let text = format!("{}: {}", reason.as_str(), shortened(error));
                     call.arg("bury").arg(u8::from(attempted)).arg(text)
                 }
                 ClaimEnd::Release { at } => call.arg("release").arg(at.get()),
-                ClaimEnd::Defer { pause } => call.arg("defer").arg(millis(*pause)),
+                ClaimEnd::Defer { pause, sent } => {
+                    let hold = match sent {
+                        Sent::No => "unsent".to_owned(),
+                        Sent::Yes { hold } => hold.map_or_else(String::new, |hold| millis(hold).to_string()),
+                    };
+                    call.arg("defer").arg(millis(*pause)).arg(hold)
+                }
             };
             for one in group {
                 call = call.arg(one.lease.id.as_str());

@@ -154,6 +154,8 @@ impl RedisStore {
             &own.remembered,
             &own.bytes,
         ];
+        let flow_keys = self.route(&partition.route)?.flow_keys(own);
+        keys.extend(flow_keys.into_iter().flatten());
         let members = batch.iter().map(|entry| &entry.member[..]);
         let call = match place {
             ExternalPlace::Members { key, .. } => {
@@ -176,6 +178,7 @@ impl RedisStore {
         };
         let max_bytes = if matches!(place, ExternalPlace::Hashes { .. }) { MAX_HASHES_BYTES } else { MAX_BYTES };
         let mut call = call.arg(&own.wake).arg(self.layout(partition)?).arg(MAX_DUE).arg(max_payload).arg(max_bytes);
+        call = call.arg(u8::from(flow_keys.is_some()));
         if let ExternalPlace::Members { unit, .. } | ExternalPlace::Hashes { unit, .. } = place {
             call = call.arg(*unit);
         }

@@ -76,12 +76,34 @@ pub struct PartitionKeys {
     /// String, while the route is paused: when (ms), by whom, and why, each on a line.
     pub paused: String,
     /// String: `<version> <partitions> <index> <largest payload> <ms that completed ids are remembered>`. If the route
-    /// has limits, ` <messages> <bytes> <delay, ms>` follows: the partition's share, 0 for no limit.
+    /// has limits, ` <messages> <bytes> <delay, ms>` follows: the partition's share, 0 for no limit. If it has flows,
+    /// ` flow` follows, and the template of a flow if there is one.
     pub route: String,
+    /// The keys of a route with flows; lua/include/flow.lua describes them.
+    pub flow: FlowKeys,
     /// Never written: the user's rights are checked on this key.
     pub rights: String,
     /// Channel: the head became earlier. On a cluster, a sharded channel (SPUBLISH) that ends with `:swake`.
     pub wake: String,
+}
+
+/// The keys of the flows of a partition.
+#[derive(Clone, Debug)]
+pub struct FlowKeys {
+    pub flows: String,
+    pub waiting: String,
+    pub flights: String,
+    pub gates: String,
+    pub slots: String,
+    pub rules: String,
+}
+
+impl FlowKeys {
+    /// In the order in which scripts expect them.
+    pub fn all(&self) -> [&str; 6] {
+        let Self { flows, waiting, flights, gates, slots, rules } = self;
+        [flows, waiting, flights, gates, slots, rules]
+    }
 }
 
 impl PartitionKeys {
@@ -100,6 +122,14 @@ impl PartitionKeys {
             bytes: key("bytes"),
             paused: key("paused"),
             route: key("route"),
+            flow: FlowKeys {
+                flows: key("flows"),
+                waiting: key("waiting"),
+                flights: key("flights"),
+                gates: key("gates"),
+                slots: key("slots"),
+                rules: key("rules"),
+            },
             rights: key("rights"),
             wake: key("wake"),
         }
@@ -113,6 +143,13 @@ impl PartitionKeys {
     /// `on_cluster` or `new`.
     pub fn naming(is_cluster: bool) -> fn(&str, &Partition) -> Self {
         if is_cluster { Self::on_cluster } else { Self::new }
+    }
+
+    /// The keys of the scripts that delete dead messages.
+    pub fn of_dead(&self, has_flows: bool) -> Vec<&str> {
+        let mut all = vec![self.messages.as_str(), &self.attempts, &self.errors, &self.dead, &self.records];
+        all.extend(has_flows.then_some(&*self.flow.flows));
+        all
     }
 
     /// The first keys of most scripts: the sets that a message can be in, and its data; then `others`.

@@ -34,7 +34,7 @@ pub use dead::Evicted;
 pub use engine::MAX_ERROR_BYTES;
 pub use external::{ExternalDue, ExternalEntry, ExternalPlace, MoveOutcome, PendingCapacity};
 pub use keys::DelayQueueKeys;
-pub use read::{HORIZONS, Listed, PartitionForecast, PartitionStats};
+pub use read::{HORIZONS, Listed, PARKED, PartitionForecast, PartitionStats};
 pub use repartition::{Carried, Moved};
 pub use route::{Registration, RegistrationError, Registrations, RouteSettings};
 pub use safety::{Safety, SafetyError};
@@ -55,9 +55,12 @@ use keys::PartitionKeys;
 use parking_lot::Mutex;
 use writes::Writes;
 
-use crate::store::{
-    Partition, StoreError, WakeSignal,
-    redis::connection::{Connection, Servers},
+use crate::{
+    message::FlowLimits,
+    store::{
+        Partition, StoreError, WakeSignal,
+        redis::connection::{Connection, Servers},
+    },
 };
 
 /// Version of the keys and of their content, as stored in `P:routes`.
@@ -126,6 +129,19 @@ impl StoreRoute {
 
     fn learn(&self, others: &Generations) {
         self.generations.lock().unite(others);
+    }
+
+    /// The flow keys of a partition, if the route has flows.
+    fn flow_keys<'a>(&self, keys: &'a PartitionKeys) -> Option<[&'a str; 6]> {
+        self.settings.flow.map(|_| keys.flow.all())
+    }
+
+    /// The settings of the flows as lua/include/rates.lua reads them; empty without flows.
+    fn flow_settings(&self) -> String {
+        let Some(FlowLimits { rate, burst, parallel, ordered }) = self.settings.flow else { return String::new() };
+        let rate = rate.map_or_else(|| "-".to_owned(), |rate| rate.to_string());
+        let parallel = parallel.map_or_else(|| "-".to_owned(), |parallel| parallel.to_string());
+        format!("{rate} {burst} {parallel} {}", u8::from(ordered))
     }
 
     /// The `route` key of an open partition.

@@ -1,6 +1,6 @@
 //! Pending messages: bulk cancellation, and repair of messages that are in no set.
 
-use super::{MAX_BATCH, RedisStore, StoreRoute, script};
+use super::{MAX_BATCH, RedisStore, script};
 use crate::{
     message::MessageId,
     store::{Partition, StoreError},
@@ -25,19 +25,22 @@ impl RedisStore {
         }
         self.pull(partition, ids.into_iter().flatten()).await?;
         let keys = self.keys(partition)?;
-        let StoreRoute { settings, .. } = self.route(&partition.route)?;
+        let route = self.route(&partition.route)?;
+        let mut all = vec![
+            keys.pending.as_str(),
+            &keys.messages,
+            &keys.attempts,
+            &keys.errors,
+            &keys.remembered,
+            &keys.records,
+            &keys.bytes,
+        ];
+        all.extend(route.flow_keys(keys).into_iter().flatten());
         let mut call = script::PURGE_PENDING
-            .keys(&[
-                &keys.pending,
-                &keys.messages,
-                &keys.attempts,
-                &keys.errors,
-                &keys.remembered,
-                &keys.records,
-                &keys.bytes,
-            ])
-            .arg(settings.keep_millis())
-            .arg(settings.kept_by_partition())
+            .keys(&all)
+            .arg(&keys.wake)
+            .arg(route.settings.keep_millis())
+            .arg(route.settings.kept_by_partition())
             .arg(if dry_run { limit } else { limit.min(MAX_BATCH as u64) })
             .arg(u8::from(dry_run));
         for id in ids.into_iter().flatten() {

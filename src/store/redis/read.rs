@@ -31,7 +31,11 @@ pub struct PartitionStats {
     /// Since when the oldest message in pending is due; for a retry, the time of the retry. Deferred messages behind
     /// many others are left out.
     pub oldest_due: Option<UnixMillis>,
-    /// Pending messages that come due within each of `HORIZONS`, overdue ones included.
+    /// Due messages that are parked, because their flow is busy.
+    pub parked: u64,
+    /// Flows for which messages are parked.
+    pub waiting_flows: u64,
+    /// Pending messages that come due within each of `HORIZONS`, overdue ones included, parked ones not.
     pub due_within: [u64; HORIZONS.len()],
 }
 
@@ -45,6 +49,9 @@ pub struct PartitionForecast {
     pub later: u64,
     pub counts: Vec<u64>,
 }
+
+/// A message that waits for its flow has this and its due time as score in pending (lua/include/scores.lua).
+pub const PARKED: u64 = 1 << 52;
 
 /// A message with its place in a listing.
 pub struct Listed {
@@ -145,11 +152,20 @@ impl RedisStore {
     /// Statistics of any partition, configured or not.
     pub async fn stats(&self, partition: &Partition) -> Result<PartitionStats, StoreError> {
         let keys = self.any_keys(partition);
-        let reply: Vec<Value> = script::STATS
-            .keys(&[&keys.pending, &keys.unack, &keys.dead, &keys.paused, &keys.bytes, &keys.attempts, &keys.messages])
-            .arg(&HORIZONS.map(|(_, millis)| millis)[..])
-            .run(&self.servers)
-            .await?;
+        let mut all = vec![
+            keys.pending.as_str(),
+            &keys.unack,
+            &keys.dead,
+            &keys.paused,
+            &keys.bytes,
+            &keys.attempts,
+            &keys.messages,
+        ];
+        if self.routes.get(&partition.route).is_some_and(|route| route.settings.flow.is_some()) {
+            all.push(&keys.flow.gates);
+        }
+        let reply: Vec<Value> =
+            script::STATS.keys(&all).arg(&HORIZONS.map(|(_, millis)| millis)[..]).run(&self.servers).await?;
         let mut reply = Reply::from(reply);
         Ok(PartitionStats {
             now: reply.integer()?,
@@ -162,6 +178,8 @@ impl RedisStore {
             bytes: reply.integer()?,
             retrying: reply.integer()?,
             oldest_due: reply.optional()?.and_then(UnixMillis::new),
+            parked: reply.integer()?,
+            waiting_flows: reply.integer()?,
             due_within: [reply.integer()?, reply.integer()?, reply.integer()?, reply.integer()?],
         })
     }
@@ -194,14 +212,16 @@ fn snapshot(
     body: &Bytes,
 ) -> Snapshot {
     let message = codec::decode(body);
+    let parked = state == State::Pending && score >= PARKED;
     let deliver_at = match (&message, state) {
         (Ok(message), State::Unack | State::Dead) => message.due,
-        _ => UnixMillis::new(score).unwrap_or_default(),
+        _ => UnixMillis::new(if parked { score - PARKED } else { score }).unwrap_or_default(),
     };
     Snapshot {
         id,
         state,
         deliver_at,
+        parked,
         attempts,
         last_error,
         last_error_at,

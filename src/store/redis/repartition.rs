@@ -108,6 +108,7 @@ impl RedisStore {
         for keys in &former_ones {
             all.extend([&*keys.pending, &keys.unack, &keys.dead, &keys.remembered, &keys.route, &keys.paused]);
             all.extend([&*keys.messages, &keys.attempts, &keys.errors, &keys.records, &keys.claims, &keys.bytes]);
+            all.extend(keys.flow.all());
         }
         all.extend(new_ones.iter().flat_map(|keys| [&*keys.route, &keys.paused]));
         let mut call = script::REPARTITION.keys(&all).arg(&*settings.name).arg(stored).arg(during).arg(after);

@@ -11,7 +11,7 @@ use super::{
     script, unless_closed,
 };
 use crate::{
-    message::{MAX_PARTITIONS, Remember, RouteLimits},
+    message::{FlowLimits, MAX_PARTITIONS, Remember, RouteLimits},
     store::{Partition, StoreError},
     time::MAX_DELAY_MILLIS,
 };
@@ -78,6 +78,7 @@ pub struct RouteSettings {
     pub max_payload: usize,
     pub remember: Option<Remember>,
     pub limits: RouteLimits,
+    pub flow: Option<FlowLimits>,
 }
 
 /// The JSON of a route in `P:routes`.
@@ -166,7 +167,7 @@ impl RouteSettings {
         let remember = remember.map(|one| Remember { period: Duration::from_millis(one.r#for), max: one.max });
         let limits = limits.map_or_else(RouteLimits::default, RouteLimits::from);
         let generations = generations.unwrap_or_else(|| Generations::first(partitions));
-        let settings = Self { name: name.into(), partitions, max_payload, remember, limits };
+        let settings = Self { name: name.into(), partitions, max_payload, remember, limits, flow: None };
         ours.then_some(KnownRoute { settings, former, generations })
     }
 
@@ -185,11 +186,14 @@ impl RouteSettings {
     /// The rest of a partition's `route` key, after version, partitions and index.
     pub(super) fn to_text(&self) -> String {
         let text = format!("{} {}", self.max_payload, self.keep_millis());
-        if self.limits == RouteLimits::default() {
-            return text;
-        }
-        let [messages, bytes, delay] = self.shares();
-        format!("{text} {messages} {bytes} {delay}")
+        let limits = if self.limits == RouteLimits::default() {
+            String::new()
+        } else {
+            let [messages, bytes, delay] = self.shares();
+            format!(" {messages} {bytes} {delay}")
+        };
+        let flow = if self.flow.is_some() { " flow" } else { "" };
+        format!("{text}{limits}{flow}")
     }
 
     /// How many completed messages a partition remembers.

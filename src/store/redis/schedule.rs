@@ -5,7 +5,7 @@ use std::iter;
 use redis::Value;
 
 use super::{
-    MAX_CALL_BYTES, RedisStore, StoreRoute,
+    MAX_CALL_BYTES, RedisStore,
     connection::OnLink,
     reply::{Reply, unexpected},
     script, unless_closed,
@@ -65,13 +65,16 @@ impl RedisStore {
         batch: &[NewMessage],
     ) -> Result<Vec<Scheduled>, StoreError> {
         let keys = self.keys(partition)?;
-        let StoreRoute { settings, .. } = self.route(&partition.route)?;
+        let route = self.route(&partition.route)?;
+        let mut all = keys.of_messages(&[&keys.route, &keys.remembered, &keys.records, &keys.bytes]);
+        let flow_keys = route.flow_keys(keys);
+        all.extend(flow_keys.into_iter().flatten());
         let mut call = script::SCHEDULE
-            .keys(&keys.of_messages(&[&keys.route, &keys.remembered, &keys.records, &keys.bytes]))
+            .keys(&all)
             .arg(&keys.wake)
             .arg(MAX_CALL_BYTES)
             .arg(self.layout(partition)?)
-            .arg(settings.keep_millis());
+            .arg(route.settings.keep_millis());
         let alike =
             |a: &NewMessage, b: &NewMessage| a.on_conflict == b.on_conflict && a.record.is_some() == b.record.is_some();
         for group in batch.chunk_by(alike) {
@@ -85,6 +88,9 @@ impl RedisStore {
                 call = call.arg(message.id.as_str()).arg(due_argument(message.due)).arg(&tail[..]);
                 if let Some(record) = &message.record {
                     call = call.arg(record.to_string());
+                }
+                if flow_keys.is_some() {
+                    call = call.arg(message.metadata.flow.as_deref().unwrap_or_default());
                 }
             }
         }
@@ -121,17 +127,27 @@ impl RedisStore {
         self.confirm(partition, link, true).await
     }
 
-    pub async fn reschedule(&self, partition: &Partition, id: &MessageId, due: Due) -> Result<Rescheduled, StoreError> {
+    /// Without `due` the message is due now, and the rate of its flow does not apply to it.
+    pub async fn reschedule(
+        &self,
+        partition: &Partition,
+        id: &MessageId,
+        due: Option<Due>,
+    ) -> Result<Rescheduled, StoreError> {
         if !self.pull(partition, iter::once(id)).await?.is_empty() {
             return Ok(Rescheduled::InFlight);
         }
         let keys = self.keys(partition)?;
+        let route = self.route(&partition.route)?;
+        let mut all = vec![keys.pending.as_str(), &keys.unack, &keys.messages, &keys.dead, &keys.route];
+        all.extend(route.flow_keys(keys).into_iter().flatten());
         let call = script::RESCHEDULE
-            .keys(&[&keys.pending, &keys.unack, &keys.messages, &keys.dead, &keys.route])
+            .keys(&all)
             .arg(&keys.wake)
             .arg(self.layout(partition)?)
             .arg(id.as_str())
-            .arg(due_argument(due));
+            .arg(due.map_or_else(|| "now".to_owned(), due_argument))
+            .arg(u8::from(route.settings.flow.is_some_and(|flow| flow.ordered)));
         let (reply, link): (Vec<Value>, _) = self.writes.run(call).await.map_err(unless_closed)?;
         let mut reply = Reply::from(reply);
         let answer = reply.text()?;
@@ -140,6 +156,7 @@ impl RedisStore {
             "done" => Rescheduled::Done(reply.millis()?),
             "in_flight" => Rescheduled::InFlight,
             "dead" => Rescheduled::Dead,
+            "held" => Rescheduled::Held(reply.id()?),
             "limit_delay" => Rescheduled::Over(Limit::Delay),
             "expires" => Rescheduled::Expires(reply.millis()?),
             _ => Rescheduled::NotFound,
@@ -152,13 +169,16 @@ impl RedisStore {
             return Ok(Cancelled::InFlight);
         }
         let keys = self.keys(partition)?;
-        let StoreRoute { settings, .. } = self.route(&partition.route)?;
+        let route = self.route(&partition.route)?;
+        let mut all = keys.of_messages(&[&keys.remembered, &keys.records, &keys.bytes, &keys.route]);
+        all.extend(route.flow_keys(keys).into_iter().flatten());
         let call = script::CANCEL
-            .keys(&keys.of_messages(&[&keys.remembered, &keys.records, &keys.bytes, &keys.route]))
+            .keys(&all)
+            .arg(&keys.wake)
             .arg(self.layout(partition)?)
             .arg(id.as_str())
-            .arg(settings.keep_millis())
-            .arg(settings.kept_by_partition())
+            .arg(route.settings.keep_millis())
+            .arg(route.settings.kept_by_partition())
             .arg(record_argument(record.as_ref()))
             .arg(u8::from(*unseen))
             .arg(u8::from(*keep_dead));

@@ -83,8 +83,8 @@ macro_rules! includes {
 
 includes! {
     "attempts" "bodies" "bundle" "bytes" "claiming" "clock" "commit" "completion" "ending" "expiry" "external" "failures" "fields"
-    "filter" "json" "layout" "leases" "limits" "members" "places" "records" "remembered" "revival" "scores" "seconds"
-    "selection" "sizes" "taking" "utf8" "wake" "weight"
+    "filter" "flow" "json" "layout" "leases" "limits" "members" "places" "rates" "records" "remembered" "revival" "scores" "seconds"
+    "selection" "sizes" "taking" "turns" "utf8" "wake" "weight"
 }
 
 impl Script {

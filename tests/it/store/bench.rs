@@ -4,13 +4,13 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use punctual::{
-    message::{DeadReason, MessageId, NewMessage, OnConflict, State, StoredMessage, codec},
+    message::{DeadReason, FlowLimits, MessageId, NewMessage, OnConflict, Rate, State, StoredMessage, codec},
     queue::Queue,
     store::{
         Filter, Found, Partition, Snapshot,
         memory::MemoryPartition,
         redis::{
-            RedisStore, RouteSettings,
+            PARKED, RedisStore, RouteSettings,
             connection::{Connection, RedisEndpoint, client},
         },
     },
@@ -21,7 +21,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::time::{Duration, Instant};
 
 use super::{
-    operation::{ROUTES, ids, limits, remember, settings},
+    operation::{ROUTES, flow, ids, limits, remember, settings},
     rows::{self, PREFIX, key},
 };
 use crate::support::RedisServer;
@@ -33,6 +33,8 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Bench {
     pub server: RedisServer,
     pub store: Arc<RedisStore>,
+    /// Where the route of the scenes has flows, and where these are ordered.
+    pub flowing: [Arc<RedisStore>; 2],
     /// With another largest payload.
     pub other: RedisStore,
     /// One route only, with two partitions in place of three.
@@ -59,9 +61,19 @@ impl Bench {
         let other = self::store(&server.url(), MAX_PAYLOAD - 1);
         let repartitioned = store_of([("three", 2)], &server.url(), MAX_PAYLOAD);
         let moving = Arc::new(store_of([("one", 2)], &server.url(), MAX_PAYLOAD));
-        let mut bench = Self { server, store, other, repartitioned, moving, queue, raw, produce };
+        let flowing = [false, true].map(|ordered| Arc::new(store_with_flows(&server.url(), ordered)));
+        let mut bench = Self { flowing, server, store, other, repartitioned, moving, queue, raw, produce };
         bench.clear().await;
         bench
+    }
+
+    /// The store for a kind of scenes.
+    pub fn of_kind(&self, kind: &str) -> Arc<RedisStore> {
+        match kind {
+            "flows" => self.flowing[0].clone(),
+            "ordered" => self.flowing[1].clone(),
+            _ => self.store.clone(),
+        }
     }
 
     /// Empty, with the routes registered.
@@ -207,7 +219,8 @@ impl Bench {
             stats.next_due.map(UnixMillis::get),
         );
         let [pending, unack, dead] = [&rows.pending, &rows.unack, &rows.dead].map(|set| set.len() as u64);
-        let expected = (rows.paused, pending, due as u64, unack, dead, rows.pending.head());
+        let expected =
+            (rows.paused, pending, due as u64, unack, dead, rows.pending.head().filter(|head| *head < PARKED));
         assert_eq!(counts, expected);
     }
 }
@@ -217,7 +230,23 @@ pub fn store(url: &str, max_payload: usize) -> RedisStore {
     store_of(ROUTES, url, max_payload)
 }
 
+/// A store of the scenes' route alone, with flows.
+fn store_with_flows(url: &str, ordered: bool) -> RedisStore {
+    let rate = Rate::parse("10/s").expect("a rate");
+    let limits = FlowLimits { rate: Some(rate), burst: 2, parallel: Some(if ordered { 1 } else { 4 }), ordered };
+    store_with([(super::scene::ROUTE, 1)], url, MAX_PAYLOAD, |_| Some(limits))
+}
+
 pub fn store_of<const N: usize>(routes: [(&str, u16); N], url: &str, max_payload: usize) -> RedisStore {
+    store_with(routes, url, max_payload, flow)
+}
+
+fn store_with<const N: usize>(
+    routes: [(&str, u16); N],
+    url: &str,
+    max_payload: usize,
+    flow: impl Fn(&str) -> Option<FlowLimits>,
+) -> RedisStore {
     let server = RedisEndpoint { url: url.into(), username: None, password: None, tls: TlsFiles::default() };
     let client = client(&server).expect("a valid URL");
     let settings = |(name, partitions): (&str, u16)| RouteSettings {
@@ -226,6 +255,7 @@ pub fn store_of<const N: usize>(routes: [(&str, u16); N], url: &str, max_payload
         max_payload,
         remember: remember(name),
         limits: limits(name),
+        flow: flow(name),
     };
     RedisStore::new(Arc::new(Connection::new(client, TIMEOUT)), PREFIX, routes.map(settings))
 }
@@ -249,7 +279,7 @@ impl Seen {
         Self {
             id: id.to_owned(),
             state,
-            deliver_at: if state == State::Pending { rows.pending[id] } else { rows.original_due(id) },
+            deliver_at: if state == State::Pending { rows.pending[id] % PARKED } else { rows.original_due(id) },
             attempts: rows.errors.get(id).map_or(0, |error| error.1),
             last_error: rows.errors.get(id).map(|error| error.2.clone()),
             last_error_at: rows.errors.get(id).map(|error| error.0),

@@ -10,7 +10,8 @@ use punctual::{
     queue::Queue,
     store::{
         Claim, ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Expiry, Filter, Found, Lease, Partition,
-        Rescheduled, ScheduleStatus, Selection, Settled, Settlement, Store, StoreError, Token, Transfer, Transferred,
+        Rescheduled, ScheduleStatus, Selection, Sent, Settled, Settlement, Store, StoreError, Token, Transfer,
+        Transferred,
         redis::{MAX_BATCH, RedisStore, RouteSettings, connection::classify},
     },
     time::{Due, MAX_DELAY_MILLIS, UnixMillis},
@@ -47,6 +48,7 @@ async fn every_script_takes_a_thousand_ids() {
         max_payload: MAX_PAYLOAD,
         remember: Some(Remember { period: Duration::from_hours(1), max: 1000 }),
         limits: RouteLimits::default(),
+        flow: None,
     };
     bench.store = Arc::new(RedisStore::new(bench.store.servers().clone(), PREFIX, [settings]));
     let forget = async |bench: &mut Bench| {
@@ -80,10 +82,10 @@ async fn every_script_takes_a_thousand_ids() {
     schedule(OnConflict::Keep, ScheduleStatus::Exists(State::Pending)).await;
 
     let error = "x".repeat(1000);
-    let retried = ClaimEnd::Retry { delay: Duration::ZERO, error: error.clone() };
+    let retried = ClaimEnd::Retry { delay: Duration::ZERO, error: error.clone(), hold: None };
     let buried = ClaimEnd::Bury { reason: DeadReason::Rejected, error };
     let released = ClaimEnd::Release { at: UnixMillis::default() };
-    let deferred = ClaimEnd::Defer { pause: Duration::ZERO };
+    let deferred = ClaimEnd::Defer { pause: Duration::ZERO, sent: Sent::Yes { hold: None } };
     for end in [&retried, &released, &deferred] {
         let leases = leases(&claim_all(&bench).await);
         all_done(store.settle(&partition, &all(leases, end)).await.unwrap());
@@ -168,7 +170,7 @@ async fn a_thousand_leases_suspects_or_lost_bodies_are_handled_at_once() {
     let settled = store.settle(&partition, &all(stale, &ClaimEnd::Ack)).await.unwrap();
     assert!(settled.len() == MAX_BATCH && settled.iter().all(|one| *one == Settled::Stale));
     for id in &ids {
-        assert!(matches!(store.reschedule(&partition, id, Due::NOW).await, Ok(Rescheduled::Done(_))));
+        assert!(matches!(store.reschedule(&partition, id, Some(Due::NOW)).await, Ok(Rescheduled::Done(_))));
     }
     assert_eq!(
         store.list(&partition, State::Pending, &Filter::default(), MAX_BATCH, u64::MAX, None).await.unwrap().0.len(),
@@ -204,6 +206,7 @@ async fn remembered_ids_beyond_a_smaller_bound_are_evicted_under_full_load() {
             max_payload: MAX_PAYLOAD,
             remember,
             limits: RouteLimits::default(),
+            flow: None,
         };
         RedisStore::new(bench.store.servers().clone(), PREFIX, [settings])
     };
@@ -333,7 +336,7 @@ async fn the_longest_delay_can_be_read_and_a_longer_one_is_refused() {
     let queue: &Queue = &bench.queue;
     for delay in [MAX_DELAY_MILLIS + 1, u64::MAX] {
         assert!(queue.schedule(ROUTE, "api", vec![with(Due::After(delay))]).await.is_err(), "{delay}");
-        assert!(queue.reschedule(ROUTE, &with(Due::NOW).id, Due::After(delay)).await.is_err(), "{delay}");
+        assert!(queue.reschedule(ROUTE, &with(Due::NOW).id, Some(Due::After(delay))).await.is_err(), "{delay}");
     }
     assert_eq!(bench.store.stats(&partition()).await.unwrap().pending, 0);
     let answers = queue.schedule(ROUTE, "api", vec![with(Due::After(MAX_DELAY_MILLIS))]).await.expect("scheduled");
@@ -355,7 +358,7 @@ async fn an_error_is_kept_up_to_640_bytes_and_no_character_is_cut() {
         let claim = claim(&bench.store).await;
         Lease { id: message.id.clone(), token: claim.token, bytes: claim.messages[0].body.len() }
     };
-    let retried = ClaimEnd::Retry { delay: Duration::ZERO, error: error.clone() };
+    let retried = ClaimEnd::Retry { delay: Duration::ZERO, error: error.clone(), hold: None };
     bench.store.settle(&partition(), &all([lease().await], &retried)).await.expect("repeated later");
     assert_eq!(last_error().await, Some("€".repeat(213)));
     let buried = ClaimEnd::Bury { reason: DeadReason::Rejected, error };

@@ -51,13 +51,13 @@ pub fn expect(
     match call {
         Call::Claim(request) => {
             let claim = reply.claim.as_ref().expect("a claim answered");
-            format!("{:?}", memory.claim(request, claim.clock))
+            format!("{:?}", memory.claim(request, claim.clock, settings))
         }
         Call::Settle(settlements) => format!("{:?}", memory.settle(settlements, now, settings)),
         Call::Transfer(transfers) => format!("{:?}", memory.transfer(transfers, lists, now, settings)),
         Call::Plain(operation) => match operation {
             Operation::Schedule(batch) => format!("{:?}", memory.schedule(batch, now, settings)),
-            Operation::Bury(batch) => format!("{:?}", memory.bury(&with_errors(batch), now)),
+            Operation::Bury(batch) => format!("{:?}", memory.bury(&with_errors(batch), now, settings)),
             Operation::Produce(message) => {
                 let scheduled = memory.produce(message, now, settings);
                 match scheduled.status {
@@ -65,11 +65,11 @@ pub fn expect(
                     status => format!("{:?}", (produced(status), scheduled.due.get())),
                 }
             }
-            Operation::Recover => format!("{:?}", memory.recover(now)),
+            Operation::Recover => format!("{:?}", memory.recover(now, settings)),
             Operation::Cancel(cancellation) => format!("{:?}", memory.cancel(cancellation, now, settings)),
             Operation::Reschedule(id, due) => format!("{:?}", memory.reschedule(id, *due, now, settings)),
             Operation::Dead(action, selection, limit, dry) => {
-                format!("{:?}", memory.act_on_dead(*action, selection, *limit, *dry, now))
+                format!("{:?}", memory.act_on_dead(*action, selection, *limit, *dry, now, settings))
             }
             Operation::PurgePending(ids, limit, dry) => {
                 format!("{:?}", memory.purge_pending(ids.as_deref(), *limit, *dry, now, settings))

@@ -3,7 +3,10 @@
 use bytes::Bytes;
 use punctual::{
     message::{Metadata, StoredMessage, codec},
-    store::memory::MemoryPartition,
+    store::{
+        memory::{MemoryPartition, SHUT},
+        redis::PARKED,
+    },
     time::UnixMillis,
 };
 
@@ -21,6 +24,38 @@ pub const LATE: u64 = 2;
 pub const FORGOTTEN: u64 = 3;
 /// Dead and pending since then, in milliseconds: long ago.
 pub const LONG_AGO: u64 = 1000;
+
+/// Where `rows` are those of a route with flows: a message is parked in each of two flows. Messages in flight keep the
+/// one busy. In `ordered` flows a message that failed holds its flow.
+pub fn rows_with_flows(ordered: bool) -> MemoryPartition {
+    let mut rows = rows();
+    let live: Vec<String> = rows.bodies.keys().cloned().chain(["orphan".to_owned()]).collect();
+    for (n, id) in live.iter().enumerate() {
+        let name = match &**id {
+            _ if ordered && rows.unack.contains(id) => &**id,
+            "due" | "suspect" | "expired" | "dead" => "b",
+            _ => "a",
+        };
+        rows.flow.flows.insert(id.clone(), format!("{n} {name}"));
+    }
+    for (n, (id, name)) in [("parked", "a"), ("parked-too", "b"), ("parked-later", "b")].into_iter().enumerate() {
+        let (due, number) = (LONG_AGO + 5 + n as u64, 100 + n);
+        rows.bodies.insert(id.to_owned(), rows.bodies["due"].clone());
+        rows.pending.insert(id, PARKED + due);
+        rows.flow.flows.insert(id.to_owned(), format!("{number} {name}"));
+        rows.flow.waiting.insert(format!("{name}\0{due:016}\0{number:016}\0{id}"));
+    }
+    rows.flow.flows.insert(String::new(), "103".to_owned());
+    let holder = ordered.then_some("failed");
+    for id in rows.unack.iter().map(|(id, _)| id).chain(holder) {
+        let name = rows.flow.flows[id].split(' ').nth(1).expect("a flow");
+        rows.flow.flights.insert(format!("{name}\0{id}"));
+    }
+    rows.flow.gates = [("a".to_owned(), SHUT), ("b".to_owned(), LONG_AGO)].into();
+    rows.flow.slots = [("a".to_owned(), 4e15), ("b".to_owned(), 1e6), ("idle".to_owned(), 1e6)].into();
+    rows.flow.rules = [("b".to_owned(), "5/s 3 - -".to_owned())].into();
+    rows
+}
 
 /// The rows that every scene begins with; ids without a body are orphans.
 pub fn rows() -> MemoryPartition {
@@ -60,7 +95,7 @@ pub fn rows() -> MemoryPartition {
         ("failed", LONG_AGO + 1),
         ("suspect", LONG_AGO + 2),
         ("orphan", LONG_AGO + 3),
-        ("later", HELD_UNTIL / 2),
+        ("later", FAR_AHEAD),
     ]);
     let held = HELD_UNTIL - 1;
     rows.unack = set(&[

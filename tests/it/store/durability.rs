@@ -46,7 +46,8 @@ impl Pair {
         let client = redis::Client::open(self.master.url()).expect("a valid URL");
         let connection = || Arc::new(Connection::new(client.clone(), PATIENCE));
         let limits = punctual::message::RouteLimits::default();
-        let route = RouteSettings { name: "r".into(), partitions: 1, max_payload: 100, remember: None, limits };
+        let route =
+            RouteSettings { name: "r".into(), partitions: 1, max_payload: 100, remember: None, limits, flow: None };
         RedisStore::new(connection(), "p", [route])
             .confirming_over(connection(), Durability { replicas, timeout: WAIT })
     }
@@ -98,7 +99,7 @@ async fn what_no_replica_confirmed_is_no_success_on_any_instance() {
     // It wrote nothing itself: all that it wrote has been confirmed.
     assert!(is_unconfirmed(schedule(&other, "m").await));
     assert!(is_unconfirmed(other.cancel(&partition(), &id("before").into()).await));
-    assert!(is_unconfirmed(other.reschedule(&partition(), &id("unknown"), Due::NOW).await));
+    assert!(is_unconfirmed(other.reschedule(&partition(), &id("unknown"), Some(Due::NOW)).await));
     let invalid = [(message("invalid"), "no number".to_owned())];
     assert!(is_unconfirmed(pair.store(1).bury(&partition(), &invalid).await));
     assert!(pair.store(0).check_durable().await.is_ok(), "0 replicas are always there");

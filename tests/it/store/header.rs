@@ -55,8 +55,11 @@ fn keys_in_header(script: &str) -> String {
     line.split(';').next().unwrap_or_default().to_owned()
 }
 
-/// The lists of `count` names that a header allows. `list...` stands for one or more lists, `(pending unack)...` for one or
-/// more of such groups.
+/// What `[flow]` stands for.
+const FLOW_KEYS: [&str; 6] = ["flows", "waiting", "flights", "gates", "slots", "rules"];
+
+/// The lists of `count` names that a header allows. `[name]` can be absent. `list...` stands for
+/// one or more lists, `(pending unack)...` for one or more of such groups.
 fn possible(header: &str, count: usize) -> Vec<Vec<&str>> {
     let mut rest = header;
     let mut found: Vec<Vec<&str>> = vec![Vec::new()];
@@ -66,11 +69,19 @@ fn possible(header: &str, count: usize) -> Vec<Vec<&str>> {
             Some(group) => group.split_once(')').expect("a group has an end"),
             None => rest.split_at(rest.find([' ', '.']).unwrap_or(rest.len())),
         };
-        let names: Vec<&str> = names.split_whitespace().collect();
+        let mut names: Vec<&str> = names.split_whitespace().collect();
+        let is_optional = names[0].starts_with('[');
+        if names.last() == Some(&"[flow]") {
+            names.pop();
+            names.extend(FLOW_KEYS);
+        }
+        names.iter_mut().for_each(|name| *name = name.trim_matches(['[', ']']));
         let (most, after) = after.strip_prefix("...").map_or((1, after), |after| (count, after));
         found = found
             .iter()
-            .flat_map(|before| (1..=most).map(|times| [before.clone(), names.repeat(times)].concat()))
+            .flat_map(|before| {
+                (usize::from(!is_optional)..=most).map(|times| [before.clone(), names.repeat(times)].concat())
+            })
             .filter(|list| list.len() <= count)
             .collect();
         rest = after;

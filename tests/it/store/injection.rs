@@ -5,7 +5,7 @@ use redis::{RedisResult, Value};
 use super::{
     bench::Bench,
     record::{Recorded, scripts},
-    scene::SCENES,
+    scene::{SCENES, differing},
 };
 
 /// Stands for Redis' own module inside a script: the n-th command fails without having run, and time stands still.
@@ -58,7 +58,9 @@ async fn an_error_at_any_command_leaves_the_state_before_or_after() {
             match result {
                 Ok(_) => assert_eq!(now, after, "{scene}: went on after an error at command {n}"),
                 Err(_) if now == before => undone += 1,
-                Err(error) => assert_eq!(now, after, "{scene}: command {n} failed: {error}"),
+                Err(error) => {
+                    assert!(now == after, "{scene}: command {n} failed: {error}: {}", differing(&now, &after))
+                }
             }
         }
         assert!(undone > 0, "{scene}: no error was ever told");

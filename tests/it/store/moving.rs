@@ -136,7 +136,7 @@ async fn while_a_route_is_moved_each_call_finds_each_id_and_no_id_is_live_twice(
     let at = partition();
     closed(old.schedule(&at, &[message("later", OnConflict::Keep)]).await.expect_err("closed"));
     closed(old.cancel(&at, &id("later").into()).await.expect_err("closed"));
-    closed(old.reschedule(&at, &id("later"), Due::NOW).await.expect_err("closed"));
+    closed(old.reschedule(&at, &id("later"), Some(Due::NOW)).await.expect_err("closed"));
     closed(old.get(&at, &id("later")).await.expect_err("closed"));
     closed(old.pause(&at, "ops", "").await.expect_err("closed"));
     for place in [at.clone(), at.among(2, &id("later"))] {
@@ -176,8 +176,8 @@ async fn while_a_route_is_moved_each_call_finds_each_id_and_no_id_is_live_twice(
         ScheduleStatus::Replaced,
     ];
     assert_eq!(statuses(OnConflict::Replace).await, replaced);
-    assert_eq!(queue.reschedule(ROUTE, &id("held-failed"), Due::NOW).await, Ok(Rescheduled::InFlight));
-    assert!(matches!(queue.reschedule(ROUTE, &id("due"), Due::After(1000)).await, Ok(Rescheduled::Done(_))));
+    assert_eq!(queue.reschedule(ROUTE, &id("held-failed"), Some(Due::NOW)).await, Ok(Rescheduled::InFlight));
+    assert!(matches!(queue.reschedule(ROUTE, &id("due"), Some(Due::After(1000))).await, Ok(Rescheduled::Done(_))));
     assert_eq!(queue.cancel(ROUTE, &id("held").into()).await, Ok(Cancelled::InFlight));
     assert_eq!(queue.cancel(ROUTE, &id("suspect").into()).await, Ok(Cancelled::Cancelled));
     let mut bulk = Bulk::default();

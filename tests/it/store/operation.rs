@@ -5,14 +5,18 @@ use std::time::Duration;
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use punctual::{
     message::{
-        Cancellation, DeadReason, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember, RouteLimits,
+        Cancellation, DeadReason, FlowLimits, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Rate, Remember,
+        RouteLimits,
     },
-    store::{ClaimRequest, DeadAction, Expiry, Filter, Partition, Selection, Suspects, memory::PartitionSettings},
+    store::{
+        ClaimRequest, DeadAction, Expiry, Filter, Partition, Selection, Sent, Suspects, memory::PartitionSettings,
+    },
     time::{Due, LAST_MILLIS, UnixMillis},
 };
 
 /// Routes of the model, and their partitions.
-pub const ROUTES: [(&str, u16); 3] = [("one", 1), ("three", 3), ("off", 1)];
+pub const ROUTES: [(&str, u16); 6] =
+    [("one", 1), ("three", 3), ("off", 1), ("rated", 1), ("parallel", 1), ("ordered", 1)];
 /// One route remembers long but few, one for a moment, one nothing.
 pub fn remember(route: &str) -> Option<Remember> {
     match route {
@@ -28,6 +32,19 @@ pub fn limits(route: &str) -> RouteLimits {
         "one" => RouteLimits::default(),
         "three" => RouteLimits { messages: Some(13), bytes: Some(3 * 110), delay: None },
         _ => RouteLimits { delay: Some(Duration::from_millis(FAR + 1)), ..RouteLimits::default() },
+    }
+}
+
+/// The flows of a route: a rate alone, both, and order.
+pub fn flow(route: &str) -> Option<FlowLimits> {
+    let limits = |rate: Option<&str>, burst, parallel, ordered| {
+        Some(FlowLimits { rate: rate.map(|rate| Rate::parse(rate).expect("a rate")), burst, parallel, ordered })
+    };
+    match route {
+        "rated" => limits(Some("200/s"), 2, None, false),
+        "parallel" => limits(Some("1000/s"), 3, Some(2), false),
+        "ordered" => limits(None, 1, Some(1), true),
+        _ => None,
     }
 }
 
@@ -64,7 +81,8 @@ pub enum Operation {
     Settle(Vec<(Pick, Ending)>),
     Transfer(Vec<Pick>),
     Cancel(Cancellation),
-    Reschedule(MessageId, Due),
+    /// Without a due time: at once.
+    Reschedule(MessageId, Option<Due>),
     /// Most, and whether only to count.
     Dead(DeadAction, Selection, u64, bool),
     /// Most, and whether only to count.
@@ -91,10 +109,11 @@ pub enum Number {
 #[derive(Clone, Copy, Debug)]
 pub enum Ending {
     Ack,
-    Retry(Duration),
+    /// The last time holds its flow.
+    Retry(Duration, Option<Duration>),
     Bury(DeadReason),
     Release,
-    Defer(Duration),
+    Defer(Duration, Sent),
 }
 
 /// A lease out of all that were ever given: current, settled, expired, or not even that.
@@ -122,7 +141,7 @@ pub fn settings(partition: &Partition) -> PartitionSettings {
         let keep = u64::try_from(period.as_millis()).expect("short");
         (keep, max.div_ceil(u32::from(count)) as usize)
     });
-    PartitionSettings { keep, max, limits }
+    PartitionSettings { keep, max, limits, flow: flow(&partition.route) }
 }
 
 /// Ids that live in `partition`.
@@ -166,7 +185,7 @@ fn operation(ids: &[MessageId]) -> impl Strategy<Value = Operation> + use<> {
         2 => (id(), log_record(), any::<bool>(), any::<bool>()).prop_map(|(id, record, unseen, keep_dead)| {
             Operation::Cancel(Cancellation { id, record, unseen, keep_dead })
         }),
-        2 => (id(), due()).prop_map(|(id, due)| Operation::Reschedule(id, due)),
+        2 => (id(), option::weighted(0.7, due())).prop_map(|(id, due)| Operation::Reschedule(id, due)),
         3 => (action(), selection(ids.to_vec()), 1..5_u64, any::<bool>())
             .prop_map(|(action, selection, limit, dry)| Operation::Dead(action, selection, limit, dry)),
         1 => (some_ids(), 1..5_u64, any::<bool>())
@@ -208,12 +227,13 @@ fn pick() -> impl Strategy<Value = Pick> {
 fn ending() -> impl Strategy<Value = Ending> {
     let delay = || prop_oneof![0..4_u64, Just(FAR)].prop_map(Duration::from_millis);
     let reason = select(vec![DeadReason::Rejected, DeadReason::Attempts, DeadReason::Expired]);
+    let sent = prop_oneof![Just(Sent::No), option::weighted(0.3, delay()).prop_map(|hold| Sent::Yes { hold })];
     prop_oneof![
         2 => Just(Ending::Ack),
-        3 => delay().prop_map(Ending::Retry),
+        3 => (delay(), option::weighted(0.3, delay())).prop_map(|(delay, hold)| Ending::Retry(delay, hold)),
         3 => reason.prop_map(Ending::Bury),
         3 => Just(Ending::Release),
-        2 => delay().prop_map(Ending::Defer),
+        2 => (delay(), sent).prop_map(|(pause, sent)| Ending::Defer(pause, sent)),
     ]
 }
 
@@ -221,12 +241,13 @@ fn message(ids: Vec<MessageId>) -> impl Strategy<Value = NewMessage> {
     let conflict = select(vec![OnConflict::Keep, OnConflict::Replace]);
     let key = option::of("[a-zé\"\\\\\t]{0,5}");
     let expires_at = option::weighted(0.3, select(vec![LAST_MILLIS, SOME_EXPIRY]));
-    (select(ids), due(), vec(any::<u8>(), 0..40), key, expires_at, conflict, log_record()).prop_map(
-        |(id, due, payload, key, expires_at, on_conflict, record)| {
+    let flow = option::weighted(0.7, select(vec!["a", "a:b"]).prop_map(str::to_owned));
+    (select(ids), due(), vec(any::<u8>(), 0..40), (key, flow), expires_at, conflict, log_record()).prop_map(
+        |(id, due, payload, (key, flow), expires_at, on_conflict, record)| {
             // Producers are refused a message that expires before it is due.
             let is_far = matches!(due, Due::At(at) if at.get() > SOME_EXPIRY);
             let expires_at = expires_at.filter(|at| !is_far || *at == LAST_MILLIS);
-            let metadata = Metadata { key, expires_at, ..Metadata::default() };
+            let metadata = Metadata { key, flow, expires_at, ..Metadata::default() };
             NewMessage { id, due, payload: payload.into(), metadata, on_conflict, record }
         },
     )

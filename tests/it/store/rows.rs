@@ -6,7 +6,7 @@ use punctual::{
     message::LogRecord,
     store::{
         Partition,
-        memory::{MemoryPartition, SortedSet},
+        memory::{MemoryFlows, MemoryPartition, SHUT, SortedSet},
     },
 };
 use redis::aio::MultiplexedConnection;
@@ -18,6 +18,7 @@ type Hash<V> = BTreeMap<String, V>;
 /// In the order in which `read` asks.
 type Reply =
     (Set, Set, Set, Set, Hash<Vec<u8>>, Hash<String>, Hash<String>, Hash<String>, Hash<String>, bool, Option<u64>);
+type Flows = (Hash<String>, Set, Set, Set, Set, Hash<String>);
 
 pub fn key(partition: &Partition, name: &str) -> String {
     format!("{{{PREFIX}:{partition}}}:{name}")
@@ -53,6 +54,31 @@ pub async fn read(connection: &mut MultiplexedConnection, partition: &Partition)
         latest,
         paused,
         bytes: bytes.unwrap_or(0),
+        flow: flows(connection, partition).await,
+    }
+}
+
+async fn flows(connection: &mut MultiplexedConnection, partition: &Partition) -> MemoryFlows {
+    let mut pipe = redis::pipe();
+    pipe.hgetall(key(partition, "flows"));
+    for set in ["waiting", "flights", "gates", "slots"] {
+        pipe.cmd("ZRANGE").arg(key(partition, set)).arg(0).arg(-1).arg("WITHSCORES");
+    }
+    pipe.hgetall(key(partition, "rules"));
+    let (flows, waiting, flights, gates, slots, rules): Flows =
+        pipe.query_async(connection).await.expect("our keys hold our types");
+    let (shut, open): (Set, Set) = gates.into_iter().partition(|(_, at)| at.is_infinite());
+    let open = whole_scores(open);
+    let mut gates: BTreeMap<_, _> = open.iter().map(|(name, at)| (name.to_owned(), at)).collect();
+    gates.extend(shut.into_iter().map(|(name, _)| (name, SHUT)));
+    let members = |set: Set| set.into_iter().map(|(member, _)| member).collect();
+    MemoryFlows {
+        flows,
+        waiting: members(waiting),
+        flights: members(flights),
+        gates,
+        slots: slots.into_iter().collect(),
+        rules,
     }
 }
 
@@ -88,6 +114,23 @@ pub async fn write(rows: &MemoryPartition, connection: &mut MultiplexedConnectio
     }
     if rows.paused {
         pipe.set(key(partition, "paused"), "1700000000000\n\n").ignore();
+    }
+    for (hash, fields) in [("flows", &rows.flow.flows), ("rules", &rows.flow.rules)] {
+        for (field, value) in fields {
+            pipe.hset(key(partition, hash), field, value).ignore();
+        }
+    }
+    for (set, members) in [("waiting", &rows.flow.waiting), ("flights", &rows.flow.flights)] {
+        for member in members {
+            pipe.zadd(key(partition, set), member, 0).ignore();
+        }
+    }
+    for (name, at) in &rows.flow.gates {
+        let at = if *at == SHUT { "inf".to_owned() } else { at.to_string() };
+        pipe.zadd(key(partition, "gates"), name, at).ignore();
+    }
+    for (name, at) in &rows.flow.slots {
+        pipe.zadd(key(partition, "slots"), name, at).ignore();
     }
     if rows.held_bytes() > 0 {
         pipe.set(key(partition, "bytes"), rows.held_bytes()).ignore();

@@ -1,27 +1,33 @@
 //! One call of each script on a state where it has something to do, and something to pass by.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use punctual::{
     message::{Cancellation, DeadLimits, DeadReason, LogRecord, Metadata, NewMessage, OnConflict, Remember, State},
     store::{
-        ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Expiry, Filter, Lease, Partition, Selection,
+        ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Expiry, Filter, Lease, Partition, Selection, Sent,
         Settlement, Store, StoreError, Suspects, Token, Transfer,
-        redis::{RedisStore, RegistrationError},
+        redis::{PARKED, RedisStore, RegistrationError},
     },
     time::{Due, UnixMillis},
 };
 
-pub use super::scenes::SCENES;
+pub use super::scenes::{SCENES, split};
 use super::{
     bench::{Bench, MAX_PAYLOAD, id, later},
-    content::{FAR_AHEAD, HELD_UNTIL, HOLDER, LATE, LONG_AGO, rows},
+    content::{FAR_AHEAD, HELD_UNTIL, HOLDER, LATE, LONG_AGO, rows, rows_with_flows},
     external,
     operation::{FAR, remember},
     rows::{PREFIX, key, write},
 };
 use crate::support::all;
+
+/// Type and content of each key.
+pub type Dump = BTreeMap<String, (String, Vec<Vec<u8>>)>;
 
 pub const ROUTE: &str = "one";
 /// Where transfers go, in turn.
@@ -38,6 +44,7 @@ pub fn partition() -> Partition {
 impl Bench {
     /// Only the state that `scene` begins with.
     pub async fn set(&mut self, scene: &str) {
+        let (scene, kind) = split(scene);
         let mut pipe = redis::pipe();
         pipe.cmd("FLUSHALL");
         let routes = format!("{PREFIX}:routes");
@@ -53,6 +60,7 @@ impl Bench {
             let (limits, shares) = match route {
                 "three" => (r#","limits":{"messages":13,"bytes":330}"#, " 4 110 0"),
                 "off" => (r#","limits":{"delay":3600001}"#, " 0 0 3600001"),
+                ROUTE if !kind.is_empty() => ("", " flow"),
                 _ => ("", ""),
             };
             let text =
@@ -78,11 +86,15 @@ impl Bench {
             pipe.rpush(LISTS[0], &["old", "older"]);
         }
         pipe.exec_async(&mut self.raw).await.expect("the server answers");
-        let mut rows = rows();
+        let mut rows = if kind.is_empty() { rows() } else { rows_with_flows(kind == "ordered") };
         rows.paused = scene == "resume";
         if scene == "claim only suspects" {
-            let others: Vec<_> =
-                rows.pending.iter().filter(|(_, due)| *due != LONG_AGO + 2).map(|(id, _)| id.to_owned()).collect();
+            let others: Vec<_> = rows
+                .pending
+                .iter()
+                .filter(|(_, due)| *due != LONG_AGO + 2 && *due < PARKED)
+                .map(|(id, _)| id.to_owned())
+                .collect();
             for id in &others {
                 rows.pending.insert(id, FAR_AHEAD);
             }
@@ -102,7 +114,9 @@ impl Bench {
 
     /// Acts `scene` out.
     pub async fn act(&mut self, scene: &str) -> Result<(), StoreError> {
-        let (store, partition) = (self.store.clone(), partition());
+        let (scene, kind) = split(scene);
+        let (store, partition) = (self.of_kind(kind), partition());
+        let waiting = if kind.is_empty() { "failed" } else { "parked" };
         match scene {
             "ack" => drop(store.settle(&partition, &all(leases(), &ends()[0])).await?),
             "retry" => drop(store.settle(&partition, &all(leases(), &ends()[1])).await?),
@@ -142,7 +156,7 @@ impl Bench {
             "cut none" => drop(store.cut_leases(&partition, Duration::from_secs(30), None).await?),
             "recover" => drop(store.recover(&partition).await?),
             "restore" | "restore none" => drop(store.restore(&partition, "").await?),
-            "cancel pending" => drop(store.cancel(&partition, &id("failed").into()).await?),
+            "cancel pending" => drop(store.cancel(&partition, &id(waiting).into()).await?),
             "cancel dead" => drop(store.cancel(&partition, &id("dead").into()).await?),
             "cancel pending by a record" => drop(store.cancel(&partition, &cancelled("failed")).await?),
             "cancel dead by a record" => drop(store.cancel(&partition, &cancelled("dead")).await?),
@@ -166,12 +180,14 @@ impl Bench {
             "stats" => drop(store.stats(&partition).await?),
             "pause" => assert!(store.pause(&partition, "ops", "why").await?),
             "resume" => assert!(store.resume(&partition).await?),
-            "purge all" => self.act_on_dead(DeadAction::Purge, &all_dead(), false).await?,
-            "purge some" => self.act_on_dead(DeadAction::Purge, &some_dead(), false).await?,
-            "purge no dead" => self.act_on_dead(DeadAction::Purge, &all_dead(), true).await?,
+            "purge all" => act_on_dead(&store, DeadAction::Purge, &all_dead(), false).await?,
+            "purge some" => act_on_dead(&store, DeadAction::Purge, &some_dead(), false).await?,
+            "purge no dead" => act_on_dead(&store, DeadAction::Purge, &all_dead(), true).await?,
             "purge all pending" => drop(store.purge_pending(&partition, None, 3, false).await?),
             "purge some pending" => {
                 let named = ["failed", "unknown", "held", "dead", "failed", "later", "due", "orphan"].map(id);
+                let named =
+                    if kind.is_empty() { named.to_vec() } else { vec![id("parked"), id("failed"), id("parked-too")] };
                 store.purge_pending(&partition, Some(&named), 3, false).await?;
             }
             "purge nothing" => drop(store.purge_pending(&partition, None, 3, true).await?),
@@ -179,13 +195,14 @@ impl Bench {
                 let limits = DeadLimits { max_age: Some(Duration::from_mins(1)), max_count: Some(1) };
                 store.evict(&partition, limits).await?;
             }
-            "redrive all" => self.act_on_dead(DeadAction::Redrive(Expiry::Drop), &all_dead(), false).await?,
-            "redrive some" => self.act_on_dead(DeadAction::Redrive(Expiry::Drop), &some_dead(), false).await?,
-            "redrive none" => self.act_on_dead(DeadAction::Redrive(Expiry::Drop), &all_dead(), true).await?,
-            "reschedule" => drop(store.reschedule(&partition, &id("failed"), Due::After(0)).await?),
+            "redrive all" => act_on_dead(&store, DeadAction::Redrive(Expiry::Drop), &all_dead(), false).await?,
+            "redrive some" => act_on_dead(&store, DeadAction::Redrive(Expiry::Drop), &some_dead(), false).await?,
+            "redrive none" => act_on_dead(&store, DeadAction::Redrive(Expiry::Drop), &all_dead(), true).await?,
+            "reschedule" => drop(store.reschedule(&partition, &id(waiting), Some(Due::After(0))).await?),
+            "deliver at once" => drop(store.reschedule(&partition, &id("failed"), None).await?),
             "schedule" => drop(store.schedule(&partition, &batch()).await?),
             "produce" => return self.produced(message("fresh", Due::At(UnixMillis::default()), false)).await,
-            "produce in place of a pending one" => return self.produced(message("failed", Due::NOW, true)).await,
+            "produce in place of a pending one" => return self.produced(message(waiting, Due::NOW, true)).await,
             "produce in place of a dead one" => return self.produced(message("dead", Due::NOW, true)).await,
             "move" | "begin to move" | "end the move" => self.change_partitions(scene).await?,
             "fence" => store.fence(&partition).await?,
@@ -214,11 +231,6 @@ impl Bench {
         Ok(())
     }
 
-    async fn act_on_dead(&self, action: DeadAction, of: &Selection, dry_run: bool) -> Result<(), StoreError> {
-        let work = DeadWork { action, selection: of, limit: 1000, dry_run, deadline: later() };
-        self.store.act_on_dead(&partition(), &work, &mut DeadProgress::default()).await
-    }
-
     async fn produced(&mut self, message: NewMessage) -> Result<(), StoreError> {
         self.try_produce(&partition(), &message)
             .await
@@ -227,7 +239,7 @@ impl Bench {
     }
 
     /// All that is stored: type and content of each key, in an order of its own, and whether it expires.
-    pub async fn dump(&mut self) -> BTreeMap<String, (String, Vec<Vec<u8>>)> {
+    pub async fn dump(&mut self) -> Dump {
         let script = redis::Script::new(
             r"local all = {}
             for _, key in ipairs(redis.call('KEYS', '*')) do
@@ -256,6 +268,21 @@ impl Bench {
             })
             .collect()
     }
+}
+
+/// The keys that differ in two dumps, with their content in both.
+pub fn differing(one: &Dump, other: &Dump) -> String {
+    let shown = |dump: &Dump, key: &String| {
+        let words = dump.get(key).into_iter().flat_map(|(_, content)| content);
+        words.map(|word| String::from_utf8_lossy(word)).collect::<Vec<_>>().join(" ")
+    };
+    let keys: BTreeSet<_> = one.keys().chain(other.keys()).filter(|key| one.get(*key) != other.get(*key)).collect();
+    keys.into_iter().map(|key| format!("\n{key}: {} | {}", shown(one, key), shown(other, key))).collect()
+}
+
+async fn act_on_dead(store: &RedisStore, action: DeadAction, of: &Selection, dry_run: bool) -> Result<(), StoreError> {
+    let work = DeadWork { action, selection: of, limit: 1000, dry_run, deadline: later() };
+    store.act_on_dead(&partition(), &work, &mut DeadProgress::default()).await
 }
 
 async fn registered(store: &RedisStore) -> Result<(), StoreError> {
@@ -288,10 +315,10 @@ fn leases() -> Vec<Lease> {
 fn ends() -> [ClaimEnd; 5] {
     [
         ClaimEnd::Ack,
-        ClaimEnd::Retry { delay: Duration::ZERO, error: "HTTP 500".into() },
+        ClaimEnd::Retry { delay: Duration::ZERO, error: "HTTP 500".into(), hold: None },
         ClaimEnd::Bury { reason: DeadReason::Expired, error: "too late".into() },
         ClaimEnd::Release { at: UnixMillis::default() },
-        ClaimEnd::Defer { pause: Duration::ZERO },
+        ClaimEnd::Defer { pause: Duration::ZERO, sent: Sent::Yes { hold: None } },
     ]
 }
 

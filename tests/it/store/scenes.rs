@@ -1,7 +1,7 @@
 //! The names of the scenes.
 
 /// Scene, and the script that it is about.
-pub const SCENES: [(&str, &str); 61] = [
+pub const SCENES: [(&str, &str); 88] = [
     ("ack", "settle"),
     ("bury", "settle"),
     ("cancel pending", "cancel"),
@@ -63,4 +63,36 @@ pub const SCENES: [(&str, &str); 61] = [
     ("take members", "take_member"),
     ("transfer", "transfer"),
     ("transfer to a new list", "transfer"),
+    ("ack, flows", "settle"),
+    ("bury, flows", "settle"),
+    ("claim, flows", "claim"),
+    ("claim a suspect, flows", "claim"),
+    ("claim only suspects, flows", "claim"),
+    ("cancel pending, flows", "cancel"),
+    ("cancel dead, flows", "cancel"),
+    ("evict, flows", "evict"),
+    ("bury new, flows", "bury"),
+    ("produce in place of a pending one, flows", "produce"),
+    ("purge all, flows", "purge"),
+    ("purge some pending, flows", "purge_pending"),
+    ("recover, flows", "recover"),
+    ("redrive all, flows", "redrive"),
+    ("release, flows", "settle"),
+    ("reschedule, flows", "reschedule"),
+    ("schedule, flows", "schedule"),
+    ("settle in every way, flows", "settle"),
+    ("stats, flows", "stats"),
+    ("take from a delayqueue, flows", "take_delayqueue"),
+    ("take hashes, flows", "take_hash"),
+    ("take members, flows", "take_member"),
+    ("transfer, flows", "transfer"),
+    ("claim, ordered", "claim"),
+    ("settle in every way, ordered", "settle"),
+    ("recover, ordered", "recover"),
+    ("deliver at once, ordered", "reschedule"),
 ];
+
+/// What a scene does, and on which kind of route: "flows", "ordered" or nothing.
+pub fn split(scene: &str) -> (&str, &str) {
+    scene.split_once(", ").unwrap_or((scene, ""))
+}

@@ -103,6 +103,7 @@ impl ApiServer {
             max_payload: MAX_PAYLOAD,
             remember: setup.remember,
             limits: setup.limits,
+            flow: None,
         };
         let store = RedisStore::new(connection(), "punctual", setup.routes.iter().map(settings));
         let store = Arc::new(store.listing_over(connection()));
@@ -202,7 +203,7 @@ impl ApiServer {
     /// One attempt of a due message fails; the next one is in ten minutes.
     pub async fn fail(&self, route: &str, id: &str) {
         let delay = Duration::from_mins(10);
-        self.end(route, id, &ClaimEnd::Retry { delay, error: "HTTP 500".into() }).await;
+        self.end(route, id, &ClaimEnd::Retry { delay, error: "HTTP 500".into(), hold: None }).await;
     }
 
     async fn end(&self, route: &str, id: &str, end: &ClaimEnd) {

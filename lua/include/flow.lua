@@ -1,0 +1,112 @@
+-- include commit fields members scores
+-- Flows: the messages of a route with the same flow share its rate, parallelism and order.
+--
+-- The flow keys of a partition; a route without flows passes none of them. `[flow]` stands for them in the KEYS of a
+-- script.
+-- flows    hash: id of a live message -> "<number> <flow>"; the numbers increase with each acceptance, the last one is
+--          in the field "". "! <flow>" is a message that is delivered at once by request: it takes no slot of the rate
+-- waiting  sorted set, all scores 0: "<flow> NUL <due> NUL <number> NUL <id>" of each parked message
+-- flights  sorted set, all scores 0: "<flow> NUL <id>" of each message in flight, and, where order is asked for, of a
+--          message that holds its flow until it is delivered or dead
+-- gates    sorted set: flow with parked messages -> when a claim looks at them (ms). `inf`: not before a message of the
+--          flow ends or its rules change
+-- slots    sorted set: flow -> theoretical arrival time of GCRA (us), only of flows that used their rate
+-- rules    hash: flow -> "<rate> <burst> <parallel> <pause>", each "-" if the route's setting holds
+
+-- The flow keys among `keys` from place `first` on; nothing on a route without flows.
+local function flow_keys(keys, first)
+  if not keys[first] then return end
+  local names = {}
+  names.flows, names.waiting, names.flights, names.gates, names.slots, names.rules = unpack(keys, first, first + 5)
+  return names
+end
+
+-- The flow and the number in a value of `flows`. A message that was accepted before the route had flows has the empty
+-- flow.
+local function flow_of(value)
+  local number, name = string.match(value or '0 ', '^(%S+) (.*)$')
+  return name, number
+end
+
+local function padded(number) return string.format('%016.0f', number) end
+
+-- Its member of `waiting`. A message that is delivered at once comes first.
+local function place_in(name, due, number, id)
+  local at_once = number == '!'
+  return table.concat({ name, padded(at_once and 0 or due), padded(at_once and 0 or number), id }, '\0')
+end
+
+-- Adds the step that numbers accepted messages: `names` has the flow of each. `at_once`: they are delivered at once.
+local function number_flows(steps, flow, ids, names, at_once)
+  if #ids == 0 then return end
+  local last = redis.call('HGET', flow.flows, '')
+  local old = redis.call('HMGET', flow.flows, unpack(ids))
+  local values, place = { 'HSET', flow.flows, '', whole((tonumber(last) or 0) + #ids) }, {}
+  local olds = { last }
+  for i, id in ipairs(ids) do
+    if not place[id] then
+      olds[#olds + 1] = old[i]
+      place[id] = #values + 2
+      values[#values + 1] = id
+      values[#values + 1] = ''
+    end
+    values[place[id]] = (at_once and '!' or whole((tonumber(last) or 0) + i)) .. ' ' .. names[i]
+  end
+  put(steps, values, olds)
+end
+
+-- Adds the steps for messages that leave `pending` or `unack`: `scores` has their scores in `pending`, `values` those
+-- in `flows`. They no longer hold their flows. Returns whether a claim must look at a flow now.
+local function depart(steps, flow, ids, scores, values, now)
+  local waiting, members, names, known = { 'ZREM', flow.waiting }, {}, {}, {}
+  for i, id in ipairs(ids) do
+    local name, number = flow_of(values[i])
+    local due, is_parked = due_by(scores[i] or 0)
+    if is_parked then waiting[#waiting + 1] = place_in(name, due, number, id) end
+    members[i] = name .. '\0' .. id
+    if not known[name] then
+      known[name] = true
+      names[#names + 1] = name
+    end
+  end
+  if #ids == 0 then return false end
+  remove(steps, waiting, '0')
+  local flights = { 'ZREM', flow.flights }
+  for i, score in ipairs(redis.call('ZMSCORE', flow.flights, unpack(members))) do
+    if score then flights[#flights + 1] = members[i] end
+  end
+  remove(steps, flights, '0')
+  local opened, closed_again = { 'ZADD', flow.gates }, { 'ZADD', flow.gates }
+  for i, gate in ipairs(redis.call('ZMSCORE', flow.gates, unpack(names))) do
+    if gate == 'inf' then
+      local n = #opened
+      opened[n + 1], opened[n + 2] = whole(now), names[i]
+      closed_again[n + 1], closed_again[n + 2] = 'inf', names[i]
+    end
+  end
+  write(steps, opened, { closed_again })
+  return #opened > 2
+end
+
+-- The id of the message that holds an ordered flow, or of the first parked one.
+local function first_of(flow, name)
+  local from, to = '[' .. name .. '\0', '(' .. name .. '\1'
+  local holder = redis.call('ZRANGEBYLEX', flow.flights, from, to, 'LIMIT', '0', '1')[1]
+  if holder then return string.sub(holder, #name + 2) end
+  local parked = redis.call('ZRANGEBYLEX', flow.waiting, from, to, 'LIMIT', '0', '1')[1]
+  return parked and string.sub(parked, #name + 36)
+end
+
+-- Adds the step that deletes the values in `flows` of messages that end.
+local function forget(steps, flow, ids)
+  drop(steps, flow.flows, ids)
+end
+
+-- Adds the steps for messages that end, with their scores in `pending`, if any. Returns whether a claim must look at a
+-- flow now.
+local function conclude(steps, flow, ids, scores, now)
+  if not flow or #ids == 0 then return false end
+  local is_open = depart(steps, flow, ids, scores, redis.call('HMGET', flow.flows, unpack(ids)), now)
+  forget(steps, flow, ids)
+  return is_open
+end

@@ -1,0 +1,478 @@
+//! Flows (lua/include/flow.lua, turns.lua, rates.lua).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::partition::MemoryPartition;
+use crate::{message::FlowLimits, store::redis::PARKED};
+
+/// Gate of a flow that opens when a message of it ends.
+pub const SHUT: u64 = u64::MAX;
+
+/// Milliseconds after which a suspect is looked at again that cannot be claimed because of its flow.
+const SUSPECT_WAITS: u64 = 1000;
+
+/// The keys of flows, with the names of those in Redis.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MemoryFlows {
+    pub flows: BTreeMap<String, String>,
+    pub waiting: BTreeSet<String>,
+    pub flights: BTreeSet<String>,
+    /// In milliseconds, or `SHUT`.
+    pub gates: BTreeMap<String, u64>,
+    /// In microseconds.
+    pub slots: BTreeMap<String, f64>,
+    pub rules: BTreeMap<String, String>,
+}
+
+/// A due message in its flow.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub id: String,
+    pub due: u64,
+    number: String,
+    member: String,
+    parked: bool,
+    holds: bool,
+    queue: usize,
+    /// From when it could be delivered, in milliseconds.
+    pub since: u64,
+}
+
+struct Queue {
+    name: String,
+    entries: Vec<Entry>,
+    gate: Option<u64>,
+    slot: Option<f64>,
+    new_gate: Option<u64>,
+    new_slot: Option<f64>,
+}
+
+/// The messages of one claim.
+pub(super) struct Turn {
+    queues: Vec<Queue>,
+    pub taken: Vec<Entry>,
+    parked: Vec<Entry>,
+    delayed: Vec<(Entry, u64)>,
+}
+
+struct Rules {
+    interval: f64,
+    tolerance: f64,
+    parallel: u64,
+    paused: bool,
+}
+
+impl Rules {
+    fn of(limits: &FlowLimits, own: Option<&String>) -> Self {
+        let (mut rate, mut burst, mut parallel) = (limits.rate, Some(limits.burst), limits.parallel);
+        let mut paused = false;
+        if let Some(own) = own {
+            let parts: Vec<&str> = own.splitn(4, ' ').collect();
+            if parts[0] != "-" {
+                (rate, burst) = (crate::message::Rate::parse(parts[0]).ok(), None);
+            }
+            burst = parts[1].parse().ok().or(burst);
+            parallel = parts[2].parse().ok().or(parallel);
+            paused = parts[3] != "-";
+        }
+        let interval = rate.map_or(0.0, crate::message::Rate::interval);
+        let burst = rate.map_or(1, |rate| burst.unwrap_or_else(|| rate.burst()));
+        let parallel = parallel.map_or(u64::MAX, u64::from);
+        let parallel = if limits.ordered { parallel.min(1) } else { parallel };
+        Self { interval, tolerance: f64::from(burst - 1) * interval, parallel, paused }
+    }
+}
+
+fn place(name: &str, due: u64, number: &str, id: &str) -> String {
+    let (due, number) = if number == "!" { (0, 0) } else { (due, number.parse().expect("a number")) };
+    format!("{name}\0{due:016}\0{number:016}\0{id}")
+}
+
+fn due_by(score: u64) -> (u64, bool) {
+    if score < PARKED { (score, false) } else { (score - PARKED, true) }
+}
+
+/// As `%.3f` in a script.
+fn rounded(micros: f64) -> f64 {
+    format!("{micros:.3}").parse().expect("a number")
+}
+
+#[expect(clippy::cast_precision_loss, reason = "below 2^53")]
+fn float(number: u64) -> f64 {
+    number as f64
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "times after 1970")]
+fn whole(number: f64) -> u64 {
+    number.max(0.0) as u64
+}
+
+impl MemoryPartition {
+    /// The flow and the number of a message.
+    fn flow_of(&self, id: &str) -> (String, String) {
+        let value = self.flow.flows.get(id).map_or("0 ", String::as_str);
+        let (number, name) = value.split_once(' ').expect("two parts");
+        (name.to_owned(), number.to_owned())
+    }
+
+    /// Numbers accepted messages, each with its flow. `at_once`: they are delivered at once.
+    pub(super) fn number_flows(&mut self, accepted: &[(String, String)], at_once: bool) {
+        if accepted.is_empty() {
+            return;
+        }
+        let last: usize = self.flow.flows.get("").map_or(0, |last| last.parse().expect("a number"));
+        for (n, (id, name)) in accepted.iter().enumerate() {
+            let number = if at_once { "!".to_owned() } else { (last + n + 1).to_string() };
+            self.flow.flows.insert(id.clone(), format!("{number} {name}"));
+        }
+        self.flow.flows.insert(String::new(), (last + accepted.len()).to_string());
+    }
+
+    /// Redriven messages get new numbers.
+    pub(super) fn number_again(&mut self, ids: &[String]) {
+        let accepted: Vec<_> = ids.iter().map(|id| (id.clone(), self.flow_of(id).0)).collect();
+        self.number_flows(&accepted, false);
+    }
+
+    /// Messages leave pending, where they had these scores, or unack. Returns whether a flow must be looked at now.
+    /// `now` in milliseconds.
+    pub(super) fn depart(&mut self, leaving: &[(&str, u64)], now: u64) -> bool {
+        let mut is_open = false;
+        let names: BTreeSet<_> = leaving.iter().map(|(id, _)| self.flow_of(id).0).collect();
+        for (id, score) in leaving {
+            let (name, number) = self.flow_of(id);
+            let (due, parked) = due_by(*score);
+            if parked {
+                self.flow.waiting.remove(&place(&name, due, &number, id));
+            }
+            self.flow.flights.remove(&format!("{name}\0{id}"));
+        }
+        for name in names {
+            if let Some(gate) = self.flow.gates.get_mut(&name).filter(|gate| **gate == SHUT) {
+                (*gate, is_open) = (now, true);
+            }
+        }
+        is_open
+    }
+
+    /// The message that holds an ordered flow, or the first parked one, if it is not `id`.
+    pub(super) fn first_of_flow(&self, id: &str) -> Option<String> {
+        let name = self.flow_of(id).0 + "\0";
+        let of_flow =
+            |set: &BTreeSet<String>| set.range(name.clone()..).next().filter(|one| one.starts_with(&name)).cloned();
+        let holder = of_flow(&self.flow.flights).map(|flight| flight[name.len()..].to_owned());
+        let first = || of_flow(&self.flow.waiting).map(|member| member[name.len() + 34..].to_owned());
+        holder.or_else(first).filter(|first| first != id)
+    }
+
+    /// `back`: by flow, the slots that are given back; `hold`: the time in microseconds before which none leaves.
+    pub(super) fn shift_slots(
+        &mut self,
+        limits: &FlowLimits,
+        back: &BTreeMap<String, u32>,
+        hold: &BTreeMap<String, u64>,
+        now: u64,
+    ) {
+        for name in back.keys().chain(hold.keys()).collect::<BTreeSet<_>>() {
+            let rules = Rules::of(limits, self.flow.rules.get(name));
+            let slot = self.flow.slots.get(name).copied();
+            let mut at = slot.unwrap_or(0.0);
+            if slot.is_some() {
+                at -= f64::from(back.get(name).copied().unwrap_or(0)) * rules.interval;
+            }
+            if let Some(until) = hold.get(name) {
+                at = at.max(float(*until) + rules.tolerance);
+            }
+            if slot.is_some() || at > float(now) {
+                self.flow.slots.insert(name.clone(), rounded(at));
+            }
+        }
+    }
+
+    /// The flow of a message, by its id.
+    pub(super) fn name_of_flow(&self, id: &str) -> String {
+        self.flow_of(id).0
+    }
+
+    /// The earliest time at which a claim finds something to look at.
+    pub fn next_look(&self) -> Option<u64> {
+        self.pending.head().into_iter().chain(self.next_gate()).min()
+    }
+
+    /// The earliest time at which a claim must look at parked messages.
+    pub(super) fn next_gate(&self) -> Option<u64> {
+        self.flow.gates.values().copied().filter(|gate| *gate != SHUT).min()
+    }
+
+    fn queues(&self, limits: &FlowLimits, due: &[(u64, String)], is_whole: bool) -> (Vec<Queue>, u64) {
+        let (mut chosen, mut bound) = (due, u64::MAX);
+        if limits.ordered && !is_whole {
+            bound = due.last().map_or(u64::MAX, |(score, _)| *score);
+            let earlier = due.iter().take_while(|(score, _)| *score < bound).count();
+            if earlier > 0 {
+                chosen = &due[..earlier];
+            }
+        }
+        let mut queues: Vec<Queue> = Vec::new();
+        for (score, id) in chosen {
+            let (name, number) = self.flow_of(id);
+            let known = queues.iter().position(|queue| queue.name == name);
+            let at = known.unwrap_or_else(|| {
+                queues.push(self.queue(&name));
+                queues.len() - 1
+            });
+            let member = place(&name, *score, &number, id);
+            queues[at].entries.push(Entry {
+                id: id.clone(),
+                due: *score,
+                number,
+                member,
+                parked: false,
+                holds: false,
+                queue: 0,
+                since: 0,
+            });
+        }
+        (queues, bound)
+    }
+
+    fn queue(&self, name: &str) -> Queue {
+        let (gate, slot) = (self.flow.gates.get(name).copied(), self.flow.slots.get(name).copied());
+        Queue { name: name.to_owned(), entries: Vec::new(), gate, slot, new_gate: gate, new_slot: None }
+    }
+
+    fn read_parked(&self, queue: &mut Queue, most: u64) -> bool {
+        let start = format!("{}\0", queue.name);
+        let found: Vec<_> = self
+            .flow
+            .waiting
+            .range(start.clone()..)
+            .take_while(|member| member.starts_with(&start))
+            .take(usize::try_from(most + 1).unwrap_or(usize::MAX))
+            .cloned()
+            .collect();
+        let count = found.len() as u64;
+        for member in found {
+            let rest = &member[start.len()..];
+            let (mut due, mut number): (u64, String) =
+                (rest[..16].parse().expect("a due time"), rest[17..33].to_owned());
+            let id = rest[34..].to_owned();
+            let mut score = PARKED + due;
+            if due == 0 && number.parse() == Ok(0) {
+                number = "!".to_owned();
+                score = self.pending.get(&id).unwrap_or(score);
+                due = due_by(score).0;
+            }
+            queue.entries.push(Entry { id, due, number, member, parked: true, holds: false, queue: 0, since: 0 });
+        }
+        count <= most
+    }
+
+    /// Chooses messages of `due`, and parked ones, at most `limit`. `now` in microseconds. `suspects`: whether `due` are
+    /// suspects.
+    pub(super) fn take_turns(
+        &self,
+        limits: &FlowLimits,
+        due: &[(u64, String)],
+        (limit, is_whole, suspects): (u64, bool, bool),
+        now: u64,
+    ) -> Turn {
+        let millis = now / 1000;
+        let (mut first, bound) = self.queues(limits, due, is_whole);
+        if !suspects {
+            let mut open: Vec<_> = self.flow.gates.iter().filter(|(_, gate)| **gate <= millis).collect();
+            open.sort_by_key(|(name, gate)| (**gate, (*name).clone()));
+            let (mut queues, mut others) = (Vec::new(), first);
+            for (name, _) in open {
+                let place = others.iter().position(|queue| queue.name == *name);
+                queues.push(place.map_or_else(|| self.queue(name), |place| others.remove(place)));
+            }
+            queues.append(&mut others);
+            first = queues;
+        }
+        let mut turn = Turn { queues: Vec::new(), taken: Vec::new(), parked: Vec::new(), delayed: Vec::new() };
+        let mut left = limit;
+        for (place, mut queue) in first.into_iter().enumerate() {
+            let at_once = queue.entries.iter().any(|entry| entry.number == "!");
+            let is_closed = queue.gate.is_some_and(|gate| gate > millis) && !limits.ordered && !at_once;
+            if is_closed && !suspects {
+                turn.parked.append(&mut queue.entries);
+            } else {
+                left -= self.serve(limits, (place, &mut queue), (left, bound, suspects), now, &mut turn);
+            }
+            turn.queues.push(queue);
+        }
+        turn
+    }
+
+    fn serve(
+        &self,
+        limits: &FlowLimits,
+        (place, queue): (usize, &mut Queue),
+        (limit, bound, suspects): (u64, u64, bool),
+        now: u64,
+        turn: &mut Turn,
+    ) -> u64 {
+        let rules = Rules::of(limits, self.flow.rules.get(&queue.name));
+        let millis = now / 1000;
+        let start = format!("{}\0", queue.name);
+        let in_flight = match rules.parallel {
+            u64::MAX => 0,
+            _ => self.flow.flights.range(start.clone()..).take_while(|one| one.starts_with(&start)).count() as u64,
+        };
+        let mut room = if rules.paused { 0 } else { rules.parallel.saturating_sub(in_flight) };
+        let mut slot = queue.slot.unwrap_or(0.0).max(0.0);
+        let micros = float(now);
+        let mut has_all = true;
+        if suspects {
+            has_all = queue.gate.is_none();
+        } else if queue.gate.is_some() && room > 0 {
+            let on_time = (rules.interval > 0.0)
+                .then(|| ((micros + rules.tolerance - slot.max(micros)) / rules.interval).floor() + 1.0);
+            let most = room.min(limit).min(on_time.map_or(u64::MAX, whole));
+            has_all = self.read_parked(queue, most);
+        }
+        let mut entries = std::mem::take(&mut queue.entries);
+        entries.sort_by(|a, b| a.member.cmp(&b.member));
+        let mut more = queue.gate.is_some() && (room == 0 || suspects);
+        let (mut is_full, mut taken) = (false, 0);
+        let next = |slot: f64| whole(((slot - rules.tolerance) / 1000.0).ceil());
+        for mut entry in entries {
+            let at_once = entry.number == "!";
+            entry.queue = place;
+            entry.holds = limits.ordered
+                && in_flight > 0
+                && !entry.parked
+                && self.flow.flights.contains(&format!("{start}{}", entry.id));
+            let has_room = room > 0 || entry.holds && !rules.paused;
+            let on_time = at_once || slot - rules.tolerance <= micros;
+            let mut can_leave = has_room && on_time;
+            let is_left = can_leave && taken == limit;
+            if is_left || can_leave && entry.due >= bound && !at_once {
+                (is_full, can_leave) = (true, false);
+            }
+            if can_leave {
+                taken += 1;
+                if !entry.holds {
+                    room = room.saturating_sub(u64::from(room != u64::MAX));
+                }
+                entry.since = entry.due;
+                if entry.parked {
+                    entry.since = entry.since.max(queue.gate.unwrap_or(0).min(millis));
+                    if rules.interval > 0.0 && !at_once {
+                        let free = whole(((slot - rules.tolerance) / 1000.0).floor());
+                        entry.since = entry.since.max(free.min(millis));
+                    }
+                }
+                if !at_once && rules.interval > 0.0 {
+                    slot = slot.max(micros) + rules.interval;
+                    queue.new_slot = Some(rounded(slot));
+                }
+                turn.taken.push(entry);
+            } else if entry.parked {
+                more = true;
+            } else if is_left && (entry.holds || suspects || !more) {
+                // The next claim takes it.
+            } else if entry.holds || suspects {
+                let at = if has_room { next(slot).max(millis + 1) } else { millis + SUSPECT_WAITS };
+                turn.delayed.push((entry, at));
+            } else {
+                turn.parked.push(entry);
+                more = true;
+            }
+        }
+        if !has_all && !more {
+            (more, is_full) = (true, true);
+        }
+        queue.new_gate = match () {
+            () if !more => None,
+            () if rules.paused || room == 0 && !is_full => Some(SHUT),
+            () if is_full => Some(millis),
+            () => Some(next(slot).max(millis)),
+        };
+        taken
+    }
+
+    /// Applies a turn. `gone`: ids of taken messages without a body.
+    pub(super) fn end_turn(&mut self, mut turn: Turn, gone: &[String], now: u64) {
+        for entry in &turn.parked {
+            self.pending.insert(&entry.id, PARKED + entry.due);
+            self.flow.waiting.insert(entry.member.clone());
+        }
+        for (entry, at) in &turn.delayed {
+            self.pending.insert(&entry.id, *at);
+        }
+        for entry in &turn.taken {
+            let queue = &mut turn.queues[entry.queue];
+            let flight = format!("{}\0{}", queue.name, entry.id);
+            if entry.parked {
+                self.flow.waiting.remove(&entry.member);
+            }
+            if gone.contains(&entry.id) {
+                self.flow.flights.remove(&flight);
+                queue.new_gate = queue.new_gate.map(|_| now / 1000);
+            } else {
+                self.flow.flights.insert(flight);
+            }
+            if entry.number == "!" {
+                self.flow.flows.insert(entry.id.clone(), format!("0 {}", queue.name));
+            }
+        }
+        for queue in &turn.queues {
+            match queue.new_gate {
+                Some(gate) => drop(self.flow.gates.insert(queue.name.clone(), gate)),
+                None => drop(self.flow.gates.remove(&queue.name)),
+            }
+            if let Some(slot) = queue.new_slot {
+                self.flow.slots.insert(queue.name.clone(), slot);
+            }
+        }
+        let used = turn.queues.iter().filter(|queue| queue.new_slot.is_some());
+        self.forget_idle(&used.map(|queue| queue.name.as_str()).collect::<Vec<_>>(), now);
+    }
+
+    /// Deletes the slots of flows that are idle, except `used` ones.
+    pub(super) fn forget_idle(&mut self, used: &[&str], now: u64) {
+        self.flow.slots.retain(|name, slot| used.contains(&name.as_str()) || *slot > float(now));
+    }
+
+    /// Checks what holds after every transition of a route with flows.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn check_flows(&self, ordered: bool) {
+        let parked: BTreeSet<_> = self
+            .pending
+            .iter()
+            .filter(|(_, score)| *score >= PARKED)
+            .map(|(id, score)| {
+                let (name, number) = self.flow_of(id);
+                place(&name, score - PARKED, &number, id)
+            })
+            .collect();
+        assert_eq!(parked, self.flow.waiting, "who waits is parked: {self:?}");
+        let names: BTreeSet<_> =
+            self.flow.waiting.iter().map(|member| member.split('\0').next().expect("a flow")).collect();
+        for name in names {
+            let gate = self.flow.gates.get(name).copied();
+            assert!(gate.is_some(), "nothing looks at `{name}`: {self:?}");
+            let start = format!("{name}\0");
+            let paused = self.flow.rules.get(name).is_some_and(|own| !own.ends_with(" -"));
+            let busy = self.flow.flights.iter().any(|flight| flight.starts_with(&start));
+            assert!(gate != Some(SHUT) || busy || paused, "`{name}` is stuck: {self:?}");
+        }
+        let mut flights: BTreeSet<_> =
+            self.unack.iter().map(|(id, _)| format!("{}\0{id}", self.flow_of(id).0)).collect();
+        if ordered {
+            let held = |flight: &&String| {
+                let id = flight.split('\0').nth(1).expect("an id");
+                self.pending.get(id).is_some_and(|score| score < PARKED)
+            };
+            flights.extend(self.flow.flights.iter().filter(held).cloned());
+        }
+        assert_eq!(flights, self.flow.flights, "in flight per flow: {self:?}");
+        for id in self.flow.flows.keys().filter(|id| !id.is_empty()) {
+            assert!(self.state(id).is_some(), "a flow of `{id}`, which is not live: {self:?}");
+        }
+    }
+}
