@@ -4,14 +4,16 @@
 --
 -- KEYS   pending unack messages dead
 -- ARGV   wake channel, cursor ("" in the first call), COUNT for HSCAN
--- reply  number of restored messages; the next cursor, or "" at the end. The first call ends at once if there are no
---        more bodies than members
+-- reply  number of restored messages; the next cursor, or "" at the end; in the first call the number of messages that
+--        are parked for their flow, later 0. The first call ends at once if there are no more bodies than members
 local pending, unack, messages, dead = unpack(KEYS)
 local channel, cursor, count = ARGV[1], ARGV[2], ARGV[3]
 
+local parked = 0
 if cursor == '' then
+  parked = redis.call('ZCOUNT', pending, whole(PARKED), '+inf')
   local members = redis.call('ZCARD', pending) + redis.call('ZCARD', unack) + redis.call('ZCARD', dead)
-  if redis.call('HLEN', messages) <= members then return { 0, '' } end
+  if redis.call('HLEN', messages) <= members then return { 0, '', parked } end
   cursor = '0'
 end
 local now = math.floor(clock() / 1000)
@@ -33,4 +35,4 @@ if restored > 0 then
   if failed then return failed end
   if wake_up then wake(channel) end
 end
-return { restored, reply[1] == '0' and '' or reply[1] }
+return { restored, reply[1] == '0' and '' or reply[1], parked }

@@ -70,8 +70,8 @@ mod tests {
     #[test]
     fn counters_and_buckets_of_a_route_are_read_from_the_page() {
         let recorder = PrometheusBuilder::new().set_buckets(&BUCKETS).unwrap().build_recorder();
-        let route = metrics::with_local_recorder(&recorder, || RouteMetrics::new("a.b-c", "s"));
-        let other = metrics::with_local_recorder(&recorder, || RouteMetrics::new("other", "s"));
+        let route = metrics::with_local_recorder(&recorder, || RouteMetrics::new("a.b-c", "s", false));
+        let other = metrics::with_local_recorder(&recorder, || RouteMetrics::new("other", "s", false));
         route.delivered.increment((1 << 53) + 1);
         for late in [Duration::from_micros(900), Duration::from_millis(30), Duration::from_hours(2)] {
             route.lateness.record(late.as_secs_f64());

@@ -35,6 +35,8 @@ pub enum Of<'a> {
     Selection(String),
     /// The note of an operator about a change of a route.
     Note(&'a str),
+    /// A flow of the route, and a note or the change.
+    Flow(&'a str, &'a str),
     Route,
 }
 
@@ -50,14 +52,15 @@ impl Caller {
 
 /// Logs one line.
 pub fn log(token: &str, peer: Option<&str>, call: &str, route: &str, of: &Of<'_>, count: u64) {
-    let (mut id, mut selection, mut note) = (None, None, None);
+    let (mut id, mut selection, mut note, mut flow) = (None, None, None, None);
     match of {
         Of::Id(one) => id = Some(one.as_str()),
         Of::Selection(text) => selection = Some(&**text),
         Of::Note(text) => note = Some(*text).filter(|note| !note.is_empty()),
+        Of::Flow(key, text) => (flow, note) = (Some(*key), Some(*text).filter(|text| !text.is_empty())),
         Of::Route => {}
     }
-    tracing::info!(token, peer, call, route, id, selection, note, count, "audit");
+    tracing::info!(token, peer, call, route, flow, id, selection, note, count, "audit");
 }
 
 /// The selection as text for a line.

@@ -347,6 +347,9 @@ impl Api {
             let down = Down { sink: sink.to_string(), domain: failing.domain, error: failing.error, since };
             return Waits::of_sink(down);
         }
+        if snapshot.parked {
+            return Waits::of("flow");
+        }
         // The message is due, or was deferred because a suspect is claimed alone.
         Waits::of(if waits && snapshot.attempts > 0 { "retry" } else { "capacity" })
     }

@@ -92,6 +92,8 @@ fn gauges(stats: &RouteStats) -> QueueGauges {
         retrying: stats.retrying,
         paused: stats.paused,
         due_within: array::from_fn(|n| (HORIZONS[n].0, stats.due_within[n])),
+        waiting_for_flow: stats.waiting_for_flow,
+        waiting_flows: stats.waiting_flows,
         stored_bytes: stats.bytes,
         limits_used: [("messages", stats.limits_used[0]), ("bytes", stats.limits_used[1])],
     }

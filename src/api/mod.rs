@@ -14,6 +14,7 @@ mod bulk;
 mod connections;
 mod console;
 mod deadline;
+mod flows;
 mod forecast;
 #[cfg(test)]
 mod fuzz;
@@ -116,6 +117,8 @@ struct Endpoint {
 fn endpoints() -> Vec<Endpoint> {
     const MESSAGES: &str = "/v1/routes/{route}/messages";
     const MESSAGE: &str = "/v1/routes/{route}/messages/{id}";
+    const FLOWS: &str = "/v1/routes/{route}/flows";
+    const FLOW: &str = "/v1/routes/{route}/flows/{flow}";
     let (schedule, read, admin) =
         (Access::Needs(Right::Schedule), Access::Needs(Right::Read), Access::Needs(Right::Admin));
     let with = |method, path, access, query, handler| Endpoint { method, path, access, query, handler };
@@ -141,6 +144,11 @@ fn endpoints() -> Vec<Endpoint> {
         call(Method::POST, "/v1/routes/{route}/pause", admin, post(routes::pause)),
         call(Method::POST, "/v1/routes/{route}/resume", admin, post(routes::resume)),
         call(Method::POST, "/v1/routes/{route}/repartition", admin, post(routes::repartition)),
+        with(Method::GET, FLOWS, read, flows::LIST_QUERY, get(flows::list)),
+        call(Method::GET, FLOW, read, get(flows::look_at)),
+        call(Method::PATCH, FLOW, admin, patch(flows::change)),
+        call(Method::POST, "/v1/routes/{route}/flows/{flow}/pause", admin, post(flows::pause)),
+        call(Method::POST, "/v1/routes/{route}/flows/{flow}/resume", admin, post(flows::resume)),
         call(Method::GET, "/v1/routes", read, get(routes::list)),
         call(Method::GET, "/v1/routes/{route}", read, get(routes::stats)),
         call(Method::GET, "/v1/overview", read, get(overview::overview)),

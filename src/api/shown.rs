@@ -61,7 +61,7 @@ fn shown_origin(origin: &Origin) -> Option<Box<Origin>> {
 /// The reason why a pending message is not delivered yet.
 #[derive(Debug, Default, Serialize)]
 pub struct Waits {
-    /// `due`, `retry`, `sink`, `paused`, `window` or `capacity`.
+    /// `due`, `retry`, `sink`, `paused`, `window`, `flow` or `capacity`.
     #[serde(skip_serializing_if = "Option::is_none")]
     waits_for: Option<&'static str>,
     /// Set if `waits_for` is `sink`.

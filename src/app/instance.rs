@@ -98,6 +98,8 @@ impl Instance {
                         retry: route.retry,
                     },
                     window: route.window.clone(),
+
+                    has_flows: false,
                     target: running_sinks[&*route.sink].target(),
                 }
             })

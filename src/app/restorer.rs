@@ -1,4 +1,4 @@
-//! Restores messages that are in no set of Redis, at the start and every ten minutes.
+//! Restores messages that are in no set of Redis, and repairs flows, at the start and every ten minutes.
 //!
 //! A script checks the permission for the next command before it removes a message. So a message is in no set only if
 //! the user lacked several permissions at once, or if the keys were edited.
@@ -51,9 +51,17 @@ pub async fn run(routes: Vec<(Arc<str>, u16)>, store: Arc<RedisStore>, mut stop:
 async fn restore(store: &RedisStore, partition: &Partition) -> Result<u64, StoreError> {
     let (mut restored, mut cursor) = (0, String::new());
     loop {
-        let (more, next) = store.restore(partition, &cursor).await?;
+        let (more, next, parked) = store.restore(partition, &cursor).await?;
         restored += more;
+        if parked > 0 && !store.has_flows(&partition.route) {
+            let messages = store.unpark(partition).await?;
+            tracing::info!(%partition, messages, "the route has no flows any more: messages that waited for theirs are due");
+        }
         if next.is_empty() {
+            let repairs = store.tidy(partition).await?;
+            if repairs > 0 {
+                tracing::warn!(%partition, repairs, "flows of the partition were repaired");
+            }
             return Ok(restored);
         }
         cursor = next;

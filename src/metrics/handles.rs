@@ -6,9 +6,9 @@ use metrics::{Counter, Histogram, Label, counter, gauge, histogram};
 use parking_lot::Mutex;
 
 use super::{
-    BREAKER, DEAD, DELIVERED, DOMAINS_DOWN, FAILURES, HTTP_RESPONSES, IN_FLIGHT, LATENESS, LEASES_CUT, LEASES_EXPIRED,
-    RELEASED, RETRIED, SINK_ATTEMPTS, SINK_SEND, SINK_UP, SOURCE_CONFLICTS, SOURCE_INVALID, SOURCE_KNOWN,
-    SOURCE_NEAR_LIMIT, SOURCE_RESETS, SOURCE_SKIPPED, SOURCE_TAKEN, STALE, WAKEUPS,
+    BREAKER, DEAD, DELIVERED, DOMAINS_DOWN, FAILURES, FLOW_WAIT, HTTP_RESPONSES, IN_FLIGHT, LATENESS, LEASES_CUT,
+    LEASES_EXPIRED, RELEASED, RETRIED, SINK_ATTEMPTS, SINK_SEND, SINK_UP, SOURCE_CONFLICTS, SOURCE_INVALID,
+    SOURCE_KNOWN, SOURCE_NEAR_LIMIT, SOURCE_RESETS, SOURCE_SKIPPED, SOURCE_TAKEN, STALE, WAKEUPS,
 };
 use crate::{
     message::DeadReason,
@@ -27,6 +27,8 @@ pub struct RouteMetrics {
     pub leases_cut: Counter,
     /// In seconds.
     pub lateness: Histogram,
+    /// In seconds; `None` on a route without flows.
+    pub flow_wait: Option<Histogram>,
 }
 
 /// The `op` label of `punctual_stale_settlements_total`.
@@ -37,7 +39,7 @@ const WAKE_REASONS: [&str; 4] = ["timer", "notify", "fallback", "resubscribe"];
 
 impl RouteMetrics {
     /// Starts all counters of the route at 0.
-    pub fn new(route: &str, sink: &str) -> Self {
+    pub fn new(route: &str, sink: &str, has_flows: bool) -> Self {
         let labels = || vec![Label::new("route", route.to_owned())];
         let mut with_sink = labels();
         with_sink.push(Label::new("sink", sink.to_owned()));
@@ -50,6 +52,7 @@ impl RouteMetrics {
             leases_expired: counter!(LEASES_EXPIRED, labels()),
             leases_cut: counter!(LEASES_CUT, labels()),
             lateness: histogram!(LATENESS, labels()),
+            flow_wait: has_flows.then(|| histogram!(FLOW_WAIT, labels())),
         };
         for reason in DeadReason::ALL {
             metrics.dead(reason, 0);
@@ -190,7 +193,7 @@ mod tests {
     #[test]
     fn what_has_not_happened_yet_is_a_series_at_zero() {
         let recorder = PrometheusBuilder::new().build_recorder();
-        metrics::with_local_recorder(&recorder, || RouteMetrics::new("r", "s"));
+        metrics::with_local_recorder(&recorder, || RouteMetrics::new("r", "s", false));
         let page = recorder.handle().render();
         for reason in DeadReason::ALL {
             let series = format!("{DEAD}{{route=\"r\",reason=\"{}\"}} 0\n", reason.as_str());

@@ -43,6 +43,9 @@ const RETRYING: &str = "punctual_retrying_messages";
 const PAUSED: &str = "punctual_route_paused";
 const DUE_WITHIN: &str = "punctual_due_within_messages";
 const STORED: &str = "punctual_stored_bytes";
+const FLOW_WAITING: &str = "punctual_flow_waiting_messages";
+const FLOW_KEYS: &str = "punctual_flow_keys";
+pub const FLOW_WAIT: &str = "punctual_flow_wait_seconds";
 const LIMIT_USED: &str = "punctual_limit_used_ratio";
 const SINK_UP: &str = "punctual_sink_up";
 const SINK_ATTEMPTS: &str = "punctual_sink_attempts_total";
@@ -136,6 +139,9 @@ pub fn describe() {
     describe_gauge!(RETRYING, "Messages waiting or claimed that failed or crashed before");
     describe_gauge!(PAUSED, "1 while the route is paused, else 0");
     describe_gauge!(DUE_WITHIN, "Messages waiting that come due within the horizon, overdue ones included");
+    describe_gauge!(FLOW_WAITING, "Due messages that wait for their flow; only of routes with flows");
+    describe_gauge!(FLOW_KEYS, "Flows for which messages wait; only of routes with flows");
+    describe_histogram!(FLOW_WAIT, "Time from the due time of a message to the time at which its flow let it leave");
     describe_gauge!(STORED, "Stored bodies of pending and in-flight messages");
     describe_gauge!(LIMIT_USED, "Used part of `limits.messages` and `limits.bytes`, of the fullest partition");
     describe_gauge!(SINK_UP, "1 while the breaker of the sink is closed, else 0");
@@ -251,6 +257,9 @@ pub struct QueueGauges {
     pub paused: bool,
     /// By horizon.
     pub due_within: [(&'static str, u64); 4],
+    /// `None`: the route has no flows.
+    pub waiting_for_flow: Option<u64>,
+    pub waiting_flows: Option<u64>,
     pub stored_bytes: u64,
     /// By limit; `None` for limits that the route does not have.
     pub limits_used: [(&'static str, Option<f64>); 2],
@@ -272,6 +281,10 @@ pub fn queue(route: &str, gauges: QueueGauges) {
         gauge!(DUE_WITHIN, "route" => route.to_owned(), "horizon" => horizon).set(count as f64);
     }
     set(STORED, gauges.stored_bytes as f64);
+    if let (Some(messages), Some(flows)) = (gauges.waiting_for_flow, gauges.waiting_flows) {
+        set(FLOW_WAITING, messages as f64);
+        set(FLOW_KEYS, flows as f64);
+    }
     for (limit, used) in gauges.limits_used.into_iter().filter_map(|(limit, used)| Some((limit, used?))) {
         gauge!(LIMIT_USED, "route" => route.to_owned(), "limit" => limit).set(used);
     }

@@ -95,6 +95,12 @@ pub struct RouteStats {
     /// Pending messages that come due within each of `HORIZONS`, overdue ones included; a metric.
     #[serde(skip)]
     pub due_within: [u64; HORIZONS.len()],
+    /// Due messages that wait for their flow; not among `due`. `None`: the route has no flows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_for_flow: Option<u64>,
+    /// Flows for which messages wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_flows: Option<u64>,
     /// Stored bodies of pending and in-flight messages, in bytes.
     pub bytes: u64,
     /// Used shares of `limits.messages` and `limits.bytes`, in the fullest partition; a metric.
@@ -154,4 +160,6 @@ pub enum QueueError {
     Invalid(String),
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error("route `{0}` has no flows: it has no setting `flow`")]
+    NoFlows(String),
 }

@@ -83,6 +83,14 @@ pub fn read(route: &ActiveRoute, clock: &ServerClock, body: &Bytes) -> Result<St
     }
 }
 
+/// For how long the endpoint asks to be left alone, with 429 and `Retry-After`.
+fn asked_to_wait(outcome: &Outcome, reply: Option<&Reply>) -> Option<Duration> {
+    match outcome {
+        Outcome::Throttled { retry_after, .. } if reply.is_some_and(|reply| reply.status == 429) => *retry_after,
+        _ => None,
+    }
+}
+
 impl Attempt {
     /// Reports to the breaker and the metrics, and settles. `reply`: the reply of an HTTP endpoint.
     pub fn conclude(
@@ -101,9 +109,15 @@ impl Attempt {
             return self.unsent(batch, outcome);
         }
         let share = batch.rng.random();
-        let (held, verdict) = self.observe(batch, sent, outcome, domain, share);
+        let hold = batch.route.metrics.flow_wait.as_ref().and_then(|_| asked_to_wait(outcome, reply.as_ref()));
+        let (held, verdict) = self.observe(batch, sent, outcome, domain, share, hold.is_some());
         let policy = &batch.route.policy.retry;
         let end = decide(outcome, verdict, number, max_attempts, policy, &mut batch.rng);
+        let end = if let ClaimEnd::Retry { delay, error, .. } = end {
+            ClaimEnd::Retry { delay, error, hold: hold.map(|hold| hold.min(policy.backoff.max())) }
+        } else {
+            end
+        };
         if let ClaimEnd::Bury { .. } = end {
             held.permits.sink.forget();
         }
@@ -125,7 +139,8 @@ impl Attempt {
         batch.settler.settle(self.held, end);
     }
 
-    /// Reports to the breaker and the metrics. `share` as in `SinkPermit::wait`.
+    /// Reports to the breaker and the metrics. `share` as in `SinkPermit::wait`. `of_flow`: the failure is one of the flow
+    /// of the message alone.
     pub fn observe(
         mut self,
         batch: &Batch,
@@ -133,6 +148,7 @@ impl Attempt {
         outcome: &Outcome,
         domain: Option<&Domain>,
         share: f64,
+        of_flow: bool,
     ) -> (Held, Attribution) {
         let (now, route) = (Instant::now(), &batch.route);
         route.target.breaker().metrics().send.record((now - sent).as_secs_f64());
@@ -152,7 +168,9 @@ impl Attempt {
             let late = batch.clock.at(now).saturating_sub(self.from);
             route.metrics.lateness.record(Duration::from_micros(late).as_secs_f64());
         }
-        let verdict = self.held.permits.sink.conclude(sent, outcome, domain, share);
+        // To the breaker, it is like a refusal of this message.
+        let refusal = of_flow.then(|| Outcome::Rejected { error: outcome.error().unwrap_or_default().to_owned() });
+        let verdict = self.held.permits.sink.conclude(sent, refusal.as_ref().unwrap_or(outcome), domain, share);
         (self.held, verdict)
     }
 }

@@ -73,10 +73,13 @@ impl Batch {
             return Err(held.given_back());
         }
         let message = read(&self.route, &self.clock, &claimed.body)?;
+        if let Some(flow_wait) = &self.route.metrics.flow_wait {
+            flow_wait.record(claimed.waited.as_secs_f64());
+        }
         let waited = u64::try_from(claimed.waited.as_millis()).unwrap_or(u64::MAX);
-        let due = message.due.max(message.accepted).get();
+        // A message that waited for its flow could leave from then on.
         let free = if waited > 0 { claimed.not_before.get().saturating_add(waited) } else { 0 };
-        let from = (due.max(free) * 1000).max(self.open_since);
+        let from = (message.due.max(message.accepted).get().max(free) * 1000).max(self.open_since);
         let delivery = Delivery {
             id: claimed.id,
             route: self.route.name.clone(),

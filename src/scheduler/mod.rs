@@ -81,13 +81,13 @@ impl Scheduler {
         let started = Instant::now();
         // A process has suspects of only one claim in flight: if it crashes, the cause is among few messages.
         let suspects = Arc::new(Semaphore::new(1));
-        let active = |RouteSetup { route: name, partitions, policy, window, target }| {
+        let active = |RouteSetup { route: name, partitions, policy, window, has_flows, target }| {
             let breaker = target.breaker();
             breaker.join(policy.max_in_flight, incidents);
             let messages = u32::try_from(policy.max_in_flight).unwrap_or(u32::MAX);
             let budget = Budget::new(messages, policy.max_in_flight_bytes, policy.largest_message);
             let route = Arc::new(ActiveRoute {
-                metrics: RouteMetrics::new(&name, breaker.sink()),
+                metrics: RouteMetrics::new(&name, breaker.sink(), has_flows),
                 crowds: Crowds::new(&budget),
                 budget,
                 name,

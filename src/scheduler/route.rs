@@ -26,6 +26,7 @@ pub struct RouteSetup {
     pub policy: Policy,
     /// `None`: always open.
     pub window: Option<Arc<Calendar>>,
+    pub has_flows: bool,
     pub target: Target,
 }
 

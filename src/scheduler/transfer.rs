@@ -90,7 +90,7 @@ impl Batch {
             };
             if took_effect(settled, attempt.held.lease_ends, repeated) {
                 self.route.metrics.delivered.increment(1);
-                done.push(attempt.observe(self, sent, &Outcome::Confirmed, None, 0.0).0.permits);
+                done.push(attempt.observe(self, sent, &Outcome::Confirmed, None, 0.0, false).0.permits);
             } else {
                 self.route.metrics.stale("transfer", 1);
                 done.push(attempt.held.permits);

@@ -2,6 +2,7 @@
 
 mod answer;
 mod claim;
+mod flow;
 /// The in-memory store, with which tests compare the Redis store.
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
@@ -19,6 +20,7 @@ use crate::message::MessageId;
 pub use self::{
     answer::{Cancelled, Found, Pause, Rescheduled, ScheduleStatus, Scheduled, Snapshot},
     claim::{Claim, ClaimRequest, Claimed, CutLeases, Deaths, Lease, Recovered, Suspects, Token},
+    flow::{FlowChange, FlowRules, FlowState},
     selection::{DeadAction, DeadGroup, DeadProgress, DeadWork, Expiry, Filter, Selection},
     settlement::{ClaimEnd, Sent, Settled, Settlement, Transfer, Transferred},
     wake::{WakeReason, WakeSignal},

@@ -10,7 +10,8 @@ use serde_json::value::RawValue;
 #[cfg(test)]
 pub use self::fields::MAX_MESSAGES;
 pub use self::selection::{
-    DeadRequest, MAX_CONTAINS, PurgeRequest, parse_dead, parse_note, parse_nothing, parse_partitions, parse_purge,
+    DeadRequest, MAX_CONTAINS, PurgeRequest, parse_dead, parse_flow_change, parse_note, parse_nothing,
+    parse_partitions, parse_purge,
 };
 use self::{
     fields::{Faults, filled, given, integer, items, json, moment, read},

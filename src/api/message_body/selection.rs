@@ -7,13 +7,14 @@ use serde_json::value::RawValue;
 use super::fields::{Faults, id, integer, items, json, moment, read, whole};
 use crate::{
     api::problem::{FieldError, Problem},
-    message::{DeadReason, MAX_PARTITIONS, MessageId},
-    store::{DeadAction, Expiry, Filter, Selection},
+    message::{DeadReason, MAX_PARTITIONS, MessageId, Rate},
+    store::{DeadAction, Expiry, Filter, FlowChange, Selection},
     time::{self, Due, parse_instant},
 };
 
 // `all` must be `true`: a `null` does not select all, because an unset variable may have produced it.
 raw_object!(Dead: all, ids, reason, contains, since, until, limit, dry_run, cursor, expiry);
+raw_object!(Change: rate, burst, parallel);
 raw_object!(Pause: note);
 raw_object!(Purge: all, ids, limit, dry_run);
 raw_object!(Repartition: partitions);
@@ -138,6 +139,44 @@ pub fn parse_note(body: &[u8]) -> Result<String, Problem> {
         faults.add("/note", format!("has more than {MAX_NOTE_CHARS} characters"));
     }
     faults.end(Some(note))
+}
+
+/// The change of the limits of one flow: an absent field is kept, `null` removes it. `ordered`: whether the flows of the
+/// route are.
+///
+/// # Errors
+/// Those of `parse_dead`.
+pub fn parse_flow_change(body: &[u8], ordered: bool) -> Result<FlowChange, Problem> {
+    let given: Change = whole(body)?;
+    let mut faults = Faults::default();
+    let number = |raw: &RawValue, pointer: &str| match integer(raw, pointer)? {
+        0 => Err(FieldError::new(pointer, "is at least 1")),
+        number => u32::try_from(number).map_err(|_| FieldError::new(pointer, format!("is at most {}", u32::MAX))),
+    };
+    let rate = |raw: &RawValue, pointer: &str| {
+        Rate::parse(&read::<String>(raw, pointer)?).map_err(|error| FieldError::new(pointer, error))
+    };
+    let change = FlowChange {
+        rate: faults.field("rate", given.rate, |raw, at| unless_null(raw, at, rate)),
+        burst: faults.field("burst", given.burst, |raw, at| unless_null(raw, at, number)),
+        parallel: faults.field("parallel", given.parallel, |raw, at| unless_null(raw, at, number)),
+    };
+    if ordered && matches!(change.parallel, Some(Some(2..))) {
+        faults.add("/parallel", "is at most 1, because the flows of the route are ordered");
+    }
+    if faults.is_empty() && change == FlowChange::default() {
+        faults.add("", "changes nothing: one of `rate`, `burst` and `parallel` is needed");
+    }
+    faults.end(Some(change))
+}
+
+/// `None` for `null`.
+fn unless_null<T>(
+    raw: &RawValue,
+    pointer: &str,
+    parse: impl FnOnce(&RawValue, &str) -> Result<T, FieldError>,
+) -> Result<Option<T>, FieldError> {
+    if raw.get() == "null" { Ok(None) } else { parse(raw, pointer).map(Some) }
 }
 
 /// # Errors

@@ -67,7 +67,14 @@ fn to_list(key: &str, breaker: &Arc<Breaker>) -> Target {
 fn setup(store: &TestStore, route: &str, target: Target, policy: Policy) -> RouteSetup {
     let partition = partition(route);
     let signal = store.subscribe(&partition);
-    RouteSetup { route: route.into(), partitions: vec![(partition, signal)], policy, window: None, target }
+    RouteSetup {
+        route: route.into(),
+        partitions: vec![(partition, signal)],
+        policy,
+        window: None,
+        has_flows: false,
+        target,
+    }
 }
 
 /// One scheduler, as one process runs it.

@@ -140,7 +140,14 @@ impl World {
         let routes = self.sinks.iter().enumerate().map(|(n, sink)| {
             let target = to_sink(sink, &breakers[n % breakers.len()]);
             let signals = self.partitions_of(n).map(|partition| (partition.clone(), self.store.subscribe(&partition)));
-            RouteSetup { route: route(n), partitions: signals.collect(), policy: self.policy, window: None, target }
+            RouteSetup {
+                route: route(n),
+                partitions: signals.collect(),
+                policy: self.policy,
+                window: None,
+                has_flows: false,
+                target,
+            }
         });
         Instance::start(&self.store, routes.collect())
     }

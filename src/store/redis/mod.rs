@@ -12,6 +12,7 @@ pub mod connection;
 mod dead;
 mod engine;
 mod external;
+mod flows;
 mod generations;
 mod growth;
 mod keys;
@@ -224,6 +225,11 @@ impl RedisStore {
     /// The routes that this store serves, by name.
     pub fn routes(&self) -> impl Iterator<Item = &RouteSettings> {
         self.routes.values().map(|route| &route.settings)
+    }
+
+    /// Whether the route has flows.
+    pub fn has_flows(&self, route: &str) -> bool {
+        self.routes.get(route).is_some_and(|route| route.settings.flow.is_some())
     }
 
     pub fn servers(&self) -> &Servers {

@@ -50,8 +50,9 @@ impl RedisStore {
     }
 
     /// Makes messages pending that have a body but are in no set; each call checks some bodies. Returns the number of
-    /// restored messages, and the cursor of the next call. The cursor is empty for the first call and at the end.
-    pub async fn restore(&self, partition: &Partition, cursor: &str) -> Result<(u64, String), StoreError> {
+    /// restored messages, the cursor of the next call, and by the first call the number of parked messages. The cursor
+    /// is empty for the first call and at the end.
+    pub async fn restore(&self, partition: &Partition, cursor: &str) -> Result<(u64, String, u64), StoreError> {
         let keys = self.keys(partition)?;
         let call = script::RESTORE.keys(&[&keys.pending, &keys.unack, &keys.messages, &keys.dead]);
         call.arg(&keys.wake).arg(cursor).arg(SCANNED).run(&self.servers).await

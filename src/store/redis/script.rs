@@ -46,6 +46,7 @@ scripts! {
     DUE "due"
     EVICT "evict"
     FENCE "fence"
+    FLOWS "flows"
     FORECAST "forecast"
     GET "get"
     BURY "bury"
@@ -63,6 +64,7 @@ scripts! {
     RESCHEDULE "reschedule"
     RESTORE "restore"
     RIGHTS "rights"
+    RULE "rule"
     SCHEDULE "schedule"
     SETTLE "settle"
     STATS "stats"
@@ -70,7 +72,9 @@ scripts! {
     TAKE_DELAYQUEUE "take_delayqueue"
     TAKE_HASH "take_hash"
     TAKE_MEMBER "take_member"
+    TIDY "tidy"
     TRANSFER "transfer"
+    UNPARK "unpark"
 }
 
 macro_rules! includes {

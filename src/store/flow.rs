@@ -1,0 +1,62 @@
+//! Flows, as an operator sees and steers them.
+
+use super::Pause;
+use crate::{
+    message::{FlowLimits, MessageId, Rate},
+    time::UnixMillis,
+};
+
+/// A flow with parked messages, messages in flight or rules of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlowState {
+    /// Empty: the flow of messages without one.
+    pub key: String,
+    /// Due messages that wait for the flow.
+    pub waiting: u64,
+    pub in_flight: u64,
+    /// When the next one can leave, as far as known; `None`: nothing waits, or it waits for the end of another message
+    /// or of a pause.
+    pub next_slot: Option<UnixMillis>,
+    /// A message in flight, or the one that holds an ordered flow.
+    pub held_by: Option<MessageId>,
+    pub rules: FlowRules,
+}
+
+/// What an operator set for one flow, in place of the settings of its route.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FlowRules {
+    pub rate: Option<Rate>,
+    pub burst: Option<u32>,
+    pub parallel: Option<u32>,
+    pub pause: Option<Pause>,
+}
+
+impl FlowRules {
+    /// The limits of the flow: these rules, or those of the route.
+    #[must_use]
+    pub fn over(&self, route: &FlowLimits) -> FlowLimits {
+        let rate = self.rate.or(route.rate);
+        let burst = self.burst.or_else(|| self.rate.map(Rate::burst)).unwrap_or(route.burst);
+        FlowLimits { rate, burst, parallel: self.parallel.or(route.parallel), ordered: route.ordered }
+    }
+
+    /// Parses a value of `rules` (lua/include/flow.lua).
+    pub(super) fn parse(text: &str) -> Self {
+        let mut parts = text.splitn(4, ' ');
+        let mut next = || parts.next().filter(|part| *part != "-");
+        Self {
+            rate: next().and_then(|rate| Rate::parse(rate).ok()),
+            burst: next().and_then(|burst| burst.parse().ok()),
+            parallel: next().and_then(|parallel| parallel.parse().ok()),
+            pause: next().and_then(Pause::parse),
+        }
+    }
+}
+
+/// A change of the rules of one flow: `None` keeps, `Some(None)` removes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowChange {
+    pub rate: Option<Option<Rate>>,
+    pub burst: Option<Option<u32>>,
+    pub parallel: Option<Option<u32>>,
+}
