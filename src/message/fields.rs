@@ -20,12 +20,13 @@ const PROPERTIES: u8 = 6;
 const ORIGIN: u8 = 7;
 /// Name, then type and value as JSON; once for each header.
 const TYPED_HEADER: u8 = 8;
+const FLOW: u8 = 9;
 /// Tags of common content types.
 const CONTENT_TYPES: [(u8, &str); 3] =
     [(16, "application/json"), (17, "text/plain; charset=utf-8"), (18, "application/octet-stream")];
 
 pub fn write(metadata: &Metadata, out: &mut BytesMut) {
-    let Metadata { headers, key, content_type, properties, origin, max_attempts, expires_at: _ } = metadata;
+    let Metadata { headers, key, flow, content_type, properties, origin, max_attempts, expires_at: _ } = metadata;
     if let Some(content_type) = content_type {
         match CONTENT_TYPES.iter().find(|(_, known)| known == content_type) {
             Some((tag, _)) => out.put_u8(*tag),
@@ -34,6 +35,9 @@ pub fn write(metadata: &Metadata, out: &mut BytesMut) {
     }
     if let Some(key) = key {
         write_text(KEY, key.as_bytes(), out);
+    }
+    if let Some(flow) = flow {
+        write_text(FLOW, flow.as_bytes(), out);
     }
     let json = |error| -> Vec<u8> { panic!("strings and integers always serialize: {error}") };
     for Header { name, value } in headers.iter() {
@@ -67,6 +71,7 @@ pub fn read(from: &mut Bytes) -> Option<Metadata> {
             END => return Some(metadata),
             CONTENT_TYPE => metadata.content_type = Some(read_text(from)?),
             KEY => metadata.key = Some(read_text(from)?),
+            FLOW => metadata.flow = Some(read_text(from)?),
             HEADER => metadata.headers.insert(read_text(from)?, read_text(from)?),
             TYPED_HEADER => {
                 let (name, value) = (read_text(from)?, serde_json::from_slice(&read_bytes(from)?).ok()?);
@@ -136,6 +141,7 @@ mod tests {
         let metadata = Metadata {
             headers: [("A".to_owned(), "é".repeat(100)), ("B".to_owned(), String::new())].into(),
             key: Some(String::new()),
+            flow: Some("tenant-7".into()),
             content_type: Some("text/xml".into()),
             properties: Some(Properties { priority: Some(3), ..Properties::default() }.into()),
             origin: Some(Origin { id: Some("a b".into()), ..Origin::default() }.into()),
@@ -179,7 +185,8 @@ mod tests {
     fn what_is_malformed_is_refused() {
         for bad in [
             &b""[..],
-            b"\x09\0",
+            b"\x0a\0",
+            b"\x09\x05abc",
             b"\x02\x05abc",
             b"\x02\x01\xff\0",
             b"\x03\x01A\0",

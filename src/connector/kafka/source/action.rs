@@ -19,6 +19,7 @@ use crate::{
 const MAX_STORED_BYTES: usize = 16 * 1024 * 1024;
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all records are taken")]
 pub enum RecordAction {
     Take(SourceEntry),
     /// Overdue by more than `max_overdue`. Holds the cancellation of the message that the record would have replaced.
