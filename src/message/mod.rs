@@ -105,7 +105,7 @@ pub struct Metadata {
     pub headers: Headers,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// The key of the flow: the message's own, or the one that its route made of it (`sink::FlowTemplate`). Empty: a
+    /// The key of the flow: the message's own, or the one that its route made of it (`FlowTemplate`). Empty: a
     /// flow without a key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flow: Option<String>,
