@@ -26,6 +26,7 @@ const TARGET: FuzzTarget = FuzzTarget {
         r#""content_type":"#,
         r#""headers":"#,
         r#""key":"#,
+        r#""flow":"#,
         r#""properties":"#,
         r#""content_encoding":"#,
         r#""priority":"#,
@@ -77,12 +78,13 @@ fn run(body: &[u8]) -> String {
     }
     assert!(serde_json::from_slice::<&serde_json::value::RawValue>(body).is_ok(), "accepted, and no JSON");
     let Some(first) = messages.first() else { return "no messages".into() };
-    let Metadata { headers, key, content_type, properties, max_attempts, expires_at, .. } = &first.metadata;
+    let Metadata { headers, key, flow, content_type, properties, max_attempts, expires_at, .. } = &first.metadata;
     format!(
-        "{} {} {} {} {} {} {:?} {} {}",
+        "{} {} {} {} {} {} {} {:?} {} {}",
         messages.len().min(3) > 1,
         headers.len().min(3),
         key.is_some(),
+        flow.is_some(),
         content_type.as_deref().unwrap_or_default().len().min(30),
         max_attempts.is_some(),
         expires_at.is_some(),

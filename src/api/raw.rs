@@ -29,7 +29,7 @@ const CONTENT_ENCODING: &str = "Content-Encoding";
 const FORWARD_PREFIX: &str = "punctual-forward-";
 
 /// The query parameters of the call.
-pub const QUERY: &[&str] = &["delay", "deliver_at", "id", "key", "max_attempts", "expires_at", "on_conflict"];
+pub const QUERY: &[&str] = &["delay", "deliver_at", "id", "key", "flow", "max_attempts", "expires_at", "on_conflict"];
 
 #[derive(Debug, Default, Deserialize)]
 pub struct RawQuery {
@@ -37,6 +37,7 @@ pub struct RawQuery {
     deliver_at: Option<String>,
     id: Option<String>,
     key: Option<String>,
+    flow: Option<String>,
     max_attempts: Option<u32>,
     expires_at: Option<String>,
     on_conflict: Option<OnConflict>,
@@ -91,6 +92,7 @@ impl RawQuery {
             flow: None,
             headers: forwarded(headers)?.into(),
             key: self.key.clone().filter(|key| !key.is_empty()),
+            flow: self.flow.clone().filter(|flow| !flow.is_empty()),
             content_type,
             properties: None,
             origin: None,

@@ -41,6 +41,8 @@ struct Shown<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     key_base64: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    flow: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     properties: Option<&'a Properties>,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_attempts: Option<u32>,
@@ -128,6 +130,7 @@ pub fn pieces<'a>(
             (Some(""), _) => Some(""),
             (_, origin) => origin.as_ref().and_then(|origin| origin.key_base64.as_deref()),
         },
+        flow: metadata.flow.as_deref(),
         properties: metadata.properties.as_deref(),
         max_attempts: metadata.max_attempts,
         expires_at: metadata.expires_at,

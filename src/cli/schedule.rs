@@ -40,6 +40,9 @@ pub struct ScheduleArguments {
     id: Option<String>,
     #[arg(long)]
     key: Option<String>,
+    /// Key of the message's flow: 1 to 128 characters of A-Za-z0-9._:~-; by default that of the route's `flow.key`
+    #[arg(long)]
+    flow: Option<String>,
     /// `Name: value`; can be repeated
     #[arg(long = "header", value_name = "HEADER")]
     headers: Vec<String>,
@@ -66,6 +69,7 @@ struct Message {
     /// Base64 of any bytes.
     payload_base64: String,
     key: Option<String>,
+    flow: Option<String>,
     headers: BTreeMap<String, String>,
     content_type: Option<String>,
     max_attempts: Option<u32>,
@@ -130,6 +134,7 @@ fn message(arguments: ScheduleArguments) -> Result<Message, Failure> {
         deliver_at: arguments.deliver_at,
         payload_base64: BASE64_STANDARD.encode(payload),
         key: arguments.key,
+        flow: arguments.flow,
         headers,
         content_type,
         max_attempts: arguments.max_attempts,

@@ -14,6 +14,7 @@ use serde::Deserialize;
 pub use self::{
     address::{ServerAddress, server_address},
     auth::Right,
+    flow::FlowConfig,
     listen::Listen,
     load::{RedisUrlOption, Sources, load},
     problem::{ConfigErrors, Path, Problem, Problems, SettingOrigin, all_or_errors},
@@ -37,6 +38,7 @@ mod auth;
 mod check;
 mod entries;
 mod expand;
+mod flow;
 mod listen;
 mod load;
 mod problem;

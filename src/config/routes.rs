@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 use super::{
     entries::fill,
+    flow::{Flow, FlowConfig},
     problem::{Path, Problems},
     read::{correct, kind_of, read, unknown},
     shared::GrowingDelay,
@@ -67,6 +68,7 @@ pub struct RouteConfig {
     pub dead: DeadLimits,
     /// `None`: always open.
     pub window: Option<Arc<Calendar>>,
+    pub flow: Option<FlowConfig>,
 }
 
 /// A queue and its policy.
@@ -89,6 +91,8 @@ pub struct Route {
     dead: Dead,
     /// Times in which messages are delivered, a mapping or a list of mappings. Unless set: always.
     window: Option<Windows>,
+    /// Rate, parallelism and order of the messages of a key. Unless set: no limits. With it the route has one partition.
+    flow: Option<Flow>,
 }
 
 /// Limits of the route. Beyond a limit the API answers 429. Dead letters do not count.
@@ -216,6 +220,7 @@ impl Route {
                 max_count: shared(self.dead.max_count, partitions, &at.key("dead").key("max_count"), problems),
             },
             window: self.window.and_then(Windows::calendar),
+            flow: self.flow.map(|flow| flow.check(partitions, at, problems)),
         })
     }
 }

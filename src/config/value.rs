@@ -1,6 +1,6 @@
 //! The types of settings. Each also reads text, because the environment and `${VAR}` give only text.
 
-use std::{borrow::Cow, fmt, marker::PhantomData, time::Duration};
+use std::{fmt, marker::PhantomData, time::Duration};
 
 use figment::{error::Actual, value::Value};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -146,7 +146,7 @@ impl<const MIN: u64, const MAX: u64> fmt::Display for Whole<MIN, MAX> {
 }
 
 /// Reads text, numbers and booleans through `parse`. Refuses other types with a text that names what is `expected`.
-fn scalar<'de, D: Deserializer<'de>, T>(
+pub fn read_scalar<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     parse: fn(&str) -> Result<T, String>,
     expected: &str,
@@ -167,7 +167,7 @@ macro_rules! scalar {
     ($type:ident $(<$($bound:ident),*>)?, $parse:expr, $expected:literal, $schema:tt) => {
         impl<'de $($(, const $bound: u64)*)?> Deserialize<'de> for $type $(<$($bound),*>)? {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                scalar(deserializer, $parse, $expected)
+                crate::config::value::read_scalar(deserializer, $parse, $expected)
             }
         }
 
@@ -176,7 +176,7 @@ macro_rules! scalar {
                 true
             }
 
-            fn schema_name() -> Cow<'static, str> {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
                 stringify!($type).into()
             }
 
@@ -186,6 +186,8 @@ macro_rules! scalar {
         }
     };
 }
+
+pub(super) use scalar;
 
 // Text in place of a number allows `${VAR}`.
 scalar!(Period<MIN, MAX>, Self::parse, "a duration such as `30s`",

@@ -21,6 +21,7 @@ const PROPERTIES: u8 = 6;
 const ORIGIN: u8 = 7;
 /// Name, then type and value as JSON; once for each header.
 const TYPED_HEADER: u8 = 8;
+const FLOW: u8 = 9;
 /// Tags of common content types.
 const CONTENT_TYPES: [(u8, &str); 3] =
     [(16, "application/json"), (17, "text/plain; charset=utf-8"), (18, "application/octet-stream")];
@@ -142,6 +143,7 @@ mod tests {
             flow: Some("f".into()),
             headers: [("A".to_owned(), "é".repeat(100)), ("B".to_owned(), String::new())].into(),
             key: Some(String::new()),
+            flow: Some("tenant-7".into()),
             content_type: Some("text/xml".into()),
             properties: Some(Properties { priority: Some(3), ..Properties::default() }.into()),
             origin: Some(Origin { id: Some("a b".into()), ..Origin::default() }.into()),
@@ -185,7 +187,8 @@ mod tests {
     fn what_is_malformed_is_refused() {
         for bad in [
             &b""[..],
-            b"\x09\0",
+            b"\x0a\0",
+            b"\x09\x05abc",
             b"\x02\x05abc",
             b"\x02\x01\xff\0",
             b"\x03\x01A\0",

@@ -7,7 +7,7 @@ use super::MessageId;
 /// Units of time: name, and seconds.
 const UNITS: [(&str, u64); 4] = [("s", 1), ("m", 60), ("h", 3_600), ("d", 86_400)];
 
-/// Most messages of a rate per unit of time.
+/// Maximum number of messages of a rate per unit of time.
 const MAX_MESSAGES: u32 = 1_000_000;
 
 /// Checks the key of a flow: 1 to 128 characters of `A-Za-z0-9._:~-`, as an id.
@@ -27,7 +27,7 @@ pub struct FlowLimits {
     pub burst: u32,
     /// Maximum number in flight; at least 1. `None`: any number.
     pub parallel: Option<u32>,
-    /// One after another: by due time, then by acceptance. `parallel` is 1 then.
+    /// One after another: by due time, then by acceptance. With it `parallel` is 1.
     pub ordered: bool,
 }
 

@@ -7,7 +7,16 @@ use crate::message::codec::{DecodeError, VERSION, decode, encode, weight};
 
 const TARGET: FuzzTarget = FuzzTarget {
     name: "codec",
-    words: &["{}", "\"headers\":", "\"key\":", "\"origin\":", "\"properties\":", "\"expires_at\":", "\0\0\0\x02{}"],
+    words: &[
+        "{}",
+        "\"headers\":",
+        "\"key\":",
+        "\"flow\":",
+        "\"origin\":",
+        "\"properties\":",
+        "\"expires_at\":",
+        "\0\0\0\x02{}",
+    ],
     run,
 };
 

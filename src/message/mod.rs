@@ -108,6 +108,10 @@ pub struct Metadata {
     pub flow: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// The key of the flow: the message's own, or the one that its route made of it (`FlowTemplate`). Empty: a
+    /// flow without a key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flow: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content_type: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -189,6 +193,8 @@ impl Metadata {
         let headers = self.headers.mistakes().map(|text| ("headers", text));
         let texts = [("key", &self.key), ("content_type", &self.content_type)];
         let texts = texts.into_iter().filter_map(|(field, value)| Some((field, check_text(value.as_deref()?).err()?)));
+        let flow = self.flow.iter().filter(|flow| !flow.is_empty());
+        let flow = flow.filter_map(|flow| Some(("flow", check_flow(flow).err()?)));
         let properties = self.properties.iter().flat_map(|properties| properties.mistakes());
         let attempts = (self.max_attempts == Some(0)).then(|| ("max_attempts", "must be at least 1".to_owned()));
         let is_outside = self.expires_at.is_some_and(|at| UnixMillis::new(at).is_none());
@@ -199,6 +205,7 @@ impl Metadata {
             .map(|size| ("headers", format!("headers and key take {size} bytes, at most {MAX_METADATA_BYTES}")));
         headers
             .chain(texts)
+            .chain(flow)
             .chain(properties.map(|text| ("properties", text)))
             .chain(attempts)
             .chain(expiry)

@@ -24,7 +24,7 @@ pub fn render(format: ListFormat, delivery: &Delivery) -> Bytes {
     }
 }
 
-/// A JSON object. `key`, `content_type` and `properties` are left out if the message has none; `headers` is always
+/// A JSON object. `key`, `flow`, `content_type` and `properties` are left out if the message has none; `headers` is always
 /// present. A UTF-8 payload is the string `payload`, any other is `payload_base64` (standard, padded).
 fn envelope(delivery: &Delivery) -> Bytes {
     let text = std::str::from_utf8(&delivery.payload).ok();
@@ -34,6 +34,7 @@ fn envelope(delivery: &Delivery) -> Bytes {
         attempt: delivery.attempt,
         due: delivery.due.get(),
         key: delivery.metadata.key.as_deref(),
+        flow: delivery.metadata.flow.as_deref(),
         content_type: delivery.metadata.content_type.as_deref(),
         headers: Texts(&delivery.metadata.headers),
         properties: delivery.metadata.properties.as_deref(),
@@ -62,6 +63,8 @@ struct Envelope<'a> {
     due: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    flow: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     content_type: Option<&'a str>,
     headers: Texts<'a>,
@@ -108,6 +111,7 @@ mod tests {
         let metadata = Metadata {
             headers: [("X".to_owned(), "é".to_owned())].into(),
             key: Some("k".into()),
+            flow: Some("f".into()),
             content_type: Some("text/plain".into()),
             properties: Some(Box::new(Properties {
                 r#type: Some("t".into()),
@@ -119,7 +123,7 @@ mod tests {
         };
         assert_eq!(
             rendered(b"a\"b", metadata),
-            r#"{"id":"m1","route":"r","attempt":2,"due":1700000000123,"key":"k","content_type":"text/plain","headers":{"X":"é"},"properties":{"type":"t","priority":4},"payload":"a\"b"}"#
+            r#"{"id":"m1","route":"r","attempt":2,"due":1700000000123,"key":"k","flow":"f","content_type":"text/plain","headers":{"X":"é"},"properties":{"type":"t","priority":4},"payload":"a\"b"}"#
         );
     }
 

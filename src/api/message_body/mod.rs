@@ -88,8 +88,8 @@ pub fn parse_due(body: &[u8]) -> Result<Due, Problem> {
 }
 
 raw_object!(
-    Fields: id, delay, deliver_at, payload, payload_base64, content_type, headers, key, key_base64, properties, origin,
-    max_attempts, expires_at, on_conflict
+    Fields: id, delay, deliver_at, payload, payload_base64, content_type, headers, key, key_base64, flow, properties,
+    origin, max_attempts, expires_at, on_conflict
 );
 
 /// The message must be discarded if `faults` has errors in the end.
@@ -115,6 +115,7 @@ fn message(item: &RawValue, rules: &Rules, faults: &mut Faults) -> Option<NewMes
         flow: None,
         headers: faults.part("headers", given(fields.headers), headers).unwrap_or_default(),
         key,
+        flow: faults.field("flow", filled(fields.flow), read),
         content_type: content_type.or_else(|| default_type.map(str::to_owned)),
         properties: faults.part("properties", given(fields.properties), properties).flatten(),
         origin: origin.or_none(),

@@ -192,6 +192,8 @@ async fn every_invalid_field_of_every_item_is_named() {
     let body = r#"[{"payload":1}, {"payload":1,"id":"a b","delay":-1}, 7, {"payload":1,"headers":{"Host":"x"}}]"#;
     assert_eq!(pointers(body).await, ["/1/id", "/1/delay", "/2", "/3/headers"]);
     assert_eq!(pointers(r#"{"payload":1,"key":7,"max_attempts":0}"#).await, ["/key", "/max_attempts"]);
+    assert_eq!(pointers(r#"{"payload":1,"flow":7}"#).await, ["/flow"]);
+    assert_eq!(pointers(r#"{"payload":1,"flow":"a b","max_attempts":0}"#).await, ["/flow", "/max_attempts"]);
 }
 
 #[test]

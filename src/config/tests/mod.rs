@@ -16,7 +16,7 @@ use crate::{
         redis_list::RedisListSettings,
         redis_sets::{DelayQueueSettings, ScoreUnit, SortedSetSettings},
     },
-    message::Remember,
+    message::{FlowLimits, Metadata, Rate, Remember},
     secret::SecretUrl,
     sink::envelope::ListFormat,
 };
@@ -65,6 +65,41 @@ impl Config {
     fn source<T: 'static>(&self, name: &str) -> &T {
         (&*self.sources[name] as &dyn Any).downcast_ref().expect("a source of this type")
     }
+}
+
+#[test]
+fn a_flow_has_its_own_settings_and_those_of_the_defaults() {
+    let yaml = "
+sinks: { jobs: { type: redis_list, key: jobs } }
+route_defaults: { flow: { key: '{header:X-Tenant}', rate: 90/m } }
+routes:
+  tenants: { sink: jobs }
+  slow: { sink: jobs, flow: { rate: 10/d } }
+  burst: { sink: jobs, flow: { key: '{key}', burst: 20, parallel: 5 } }
+  ordered: { sink: jobs, flow: { rate: 300/s, ordered: true } }
+  empty: { sink: jobs, flow: }
+";
+    let config = Setup::new(&[yaml], &[]).load().unwrap_or_else(|errors| panic!("{errors}"));
+    let metadata = Metadata {
+        key: Some("k 1".into()),
+        headers: [("x-tenant".to_owned(), "acme".to_owned())].into(),
+        ..Metadata::default()
+    };
+    let flow = |route: &str| {
+        let flow = config.routes[route].flow.as_ref()?;
+        Some((flow.key.as_ref().map(|key| key.render(route, &metadata)), flow.limits))
+    };
+    let limits = |rate, burst, parallel, ordered| FlowLimits { rate: Rate::parse(rate).ok(), burst, parallel, ordered };
+    let tenant = Some("acme".to_owned());
+    assert_eq!(flow("tenants"), Some((tenant.clone(), limits("90/m", 1, None, false))));
+    assert_eq!(flow("slow"), Some((tenant.clone(), limits("10/d", 1, None, false))));
+    assert_eq!(flow("burst"), Some((Some("k~201".to_owned()), limits("90/m", 20, Some(5), false))));
+    assert_eq!(flow("ordered"), Some((tenant, limits("300/s", 300, Some(1), true))));
+    assert_eq!(flow("empty"), flow("tenants"), "empty is not set");
+    let env = [("PUNCTUAL__ROUTES__A__FLOW__PARALLEL", "3"), ("PUNCTUAL__ROUTES__A__SINK", "s")];
+    let config = Setup::new(&["sinks: {s: {type: redis_list, key: k}}"], &env).load().unwrap();
+    let flow = config.routes["a"].flow.as_ref().unwrap();
+    assert_eq!((flow.key.is_none(), flow.limits), (true, limits("", 1, Some(3), false)));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! `allow`, the message's key, and a header's value.
 
 use super::*;
-use crate::fuzz::FuzzTarget;
+use crate::{fuzz::FuzzTarget, message::check_flow};
 
 const TARGET: FuzzTarget = FuzzTarget {
     name: "template",
@@ -49,7 +49,7 @@ fn run(input: &[u8]) -> String {
     for slashes in [false, true] {
         came_to.push_str(&url(template, slashes, &allow, &metadata));
     }
-    came_to + &address(template, &allow, &metadata)
+    came_to + &address(template, &allow, &metadata) + &flow(template, &metadata)
 }
 
 /// A name is valid for its place, and a templated name is allowed.
@@ -102,6 +102,22 @@ fn url(text: &str, slashes: bool, allow: &Allow, metadata: &Metadata) -> String 
         assert!(allow.allows(url.path()) || allow.allows(whole), "{url}");
     }
     "a URL".into()
+}
+
+/// A flow is empty or valid, and in the template's place it stays as it is.
+fn flow(text: &str, metadata: &Metadata) -> String {
+    let template = match FlowTemplate::parse(text) {
+        Ok(template) => template,
+        Err(error) => return error,
+    };
+    let flow = template.render("r", metadata);
+    if flow.is_empty() {
+        return "no flow".into();
+    }
+    assert_eq!(check_flow(&flow), Ok(()));
+    let again = Metadata { key: Some(flow.clone()), ..Metadata::default() };
+    assert_eq!(FlowTemplate::parse("{key}").expect("a template").render("r", &again), flow);
+    "a flow".into()
 }
 
 /// A templated exchange, and its routing key.

@@ -1,12 +1,13 @@
 //! Targets by message: a setting such as `jobs:{key}` is the template, and `Allow` restricts the results.
 //!
 //! `parts` splits a text at its placeholders and fills them in, `place` checks the characters of each kind of name,
-//! `url` does both for path and query of a URL, `address` joins exchange and routing key. A text without placeholders
-//! is a constant: it costs nothing per message, and needs no `allow`. A message with an invalid value is rejected by
-//! the sink; other messages are not affected.
+//! `url` does both for path and query of a URL, `address` joins exchange and routing key, `flow` makes the key of a
+//! message's flow. A text without placeholders is a constant: it costs nothing per message, and needs no `allow`. A
+//! message with an invalid value is rejected by the sink; other messages are not affected.
 
 mod address;
 mod allow;
+mod flow;
 mod parts;
 mod place;
 mod url;
@@ -16,6 +17,7 @@ use std::borrow::Cow;
 pub use self::{
     address::Address,
     allow::{Allow, Pattern},
+    flow::FlowTemplate,
     place::Place,
     url::UrlTemplate,
 };

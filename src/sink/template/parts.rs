@@ -134,7 +134,7 @@ impl<'a> Values<'a> {
         Ok(text)
     }
 
-    fn get(self, placeholder: &Placeholder) -> Option<&'a str> {
+    pub fn get(self, placeholder: &Placeholder) -> Option<&'a str> {
         match placeholder {
             Placeholder::Key => self.metadata.key.as_deref(),
             Placeholder::Route => Some(self.route),

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     incidents::{Incidents, Sample},
-    message::{Cancellation, Limit, MessageId, NewMessage, OnConflict, StoredMessage, digest},
+    message::{Cancellation, Limit, MessageId, Metadata, NewMessage, OnConflict, StoredMessage, digest},
     metrics::SourceMetrics,
     queue::{self, Queue, QueueError},
     store::{Cancelled, Found, ScheduleStatus, StoreError},
@@ -358,9 +358,12 @@ fn absolute(due: Due) -> Option<UnixMillis> {
 }
 
 fn is_same(stored: &StoredMessage, message: &NewMessage) -> bool {
-    stored.payload == message.payload
-        && stored.metadata == message.metadata
-        && absolute(message.due).is_none_or(|due| stored.due == due)
+    // A message without a flow is stored with that of its route.
+    let same_metadata = match (&stored.metadata.flow, &message.metadata.flow) {
+        (Some(_), None) => Metadata { flow: None, ..stored.metadata.clone() } == message.metadata,
+        _ => stored.metadata == message.metadata,
+    };
+    stored.payload == message.payload && same_metadata && absolute(message.due).is_none_or(|due| stored.due == due)
 }
 
 /// Gives the message an id of its own, if it replaces. Under its id, the replaced message or a later one would hide the
@@ -384,6 +387,24 @@ mod tests {
 
     use super::{super::SourceState, *};
     use crate::store::redis::{RedisStore, connection::Connection};
+
+    #[test]
+    fn a_message_that_got_its_flow_from_the_route_is_the_same_when_it_is_read_again() {
+        let same = |stored: Option<&str>, read: Option<&str>, key: &str| {
+            let metadata = |flow: Option<&str>, key: &str| Metadata {
+                flow: flow.map(str::to_owned),
+                key: Some(key.to_owned()),
+                ..Metadata::default()
+            };
+            let (id, payload) = (MessageId::parse("a").unwrap(), bytes::Bytes::new());
+            let (due, accepted) = (UnixMillis::default(), UnixMillis::default());
+            let stored = StoredMessage { due, accepted, metadata: metadata(stored, "k"), payload: payload.clone() };
+            let (due, metadata) = (Due::NOW, metadata(read, key));
+            is_same(&stored, &NewMessage { id, due, payload, metadata, on_conflict: OnConflict::Keep, record: None })
+        };
+        assert!(same(None, None, "k") && same(Some("f"), Some("f"), "k") && same(Some("f"), None, "k"));
+        assert!(!same(Some("f"), Some("g"), "k") && !same(None, Some("f"), "k") && !same(Some("f"), None, "other"));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_call_is_repeated_until_punctual_stops() {

@@ -158,11 +158,12 @@ async fn all_mistakes_of_a_message_are_named_at_once() {
     ];
     assert_eq!(pointers, expected, "{text}");
     // Mistakes of the message as a whole.
-    let body = r#"{"payload":1,"key":"a\nb","content_type":"a\nb","headers":{"Host":"x","b c":"y"},
+    let body = r#"{"payload":1,"key":"a\nb","flow":"a b","content_type":"a\nb","headers":{"Host":"x","b c":"y"},
         "properties":{"app_id":"a\nb","type":"a\nb"},"expires_at":"x"}"#;
     let (mut pointers, text) = named(body).await;
     pointers.sort();
-    let expected = ["/content_type", "/expires_at", "/headers", "/headers", "/key", "/properties", "/properties"];
+    let expected =
+        ["/content_type", "/expires_at", "/flow", "/headers", "/headers", "/key", "/properties", "/properties"];
     assert_eq!(pointers, expected, "{text}");
 
     let wrong = format!("{{\"payload\":1{}}}", ",\"x\":1".repeat(2000));
@@ -200,6 +201,32 @@ async fn an_empty_key_or_content_type_is_none() {
         assert_eq!(refused.problem(422), "invalid", "{name}");
         server.call("POST", &format!("/v1/routes/a/raw?{name}="), "x").await.problem(400);
     }
+}
+
+#[tokio::test]
+async fn a_flow_is_a_field_of_a_message_of_each_item_of_an_array_and_of_a_raw_body() {
+    let server = ApiServer::start().await;
+    server.schedule("a", r#"{"id":"one","payload":1,"flow":"tenant:7","delay":"1h"}"#).await;
+    let many =
+        r#"[{"id":"two","payload":1,"flow":"~a.B-_9","delay":"1h"},{"id":"none","payload":1,"flow":"","delay":"1h"}]"#;
+    assert_eq!(server.call("POST", MESSAGES, many).await.status, 200);
+    for (id, flow, status) in [("raw", "tenant:7", 201), ("raw-none", "", 201), ("raw-wrong", "a%20b", 422)] {
+        let path = format!("/v1/routes/a/raw?id={id}&flow={flow}&delay=1h");
+        let reply = server.call("POST", &path, "x").await;
+        assert_eq!(reply.status, status, "{}", reply.text);
+        let text = "flow: a flow is 1 to 128 of A-Za-z0-9._:~-";
+        assert!(status == 201 || reply.json["detail"] == text, "{}", reply.text);
+    }
+    let listed = server.call("GET", MESSAGES, "").await.json;
+    for (id, flow) in
+        [("one", json!("tenant:7")), ("two", json!("~a.B-_9")), ("none", Value::Null), ("raw", json!("tenant:7"))]
+    {
+        let shown = server.call("GET", &format!("{MESSAGES}/{id}"), "").await.json;
+        let in_list = listed["messages"].as_array().unwrap().iter().find(|message| message["id"] == id);
+        assert_eq!((&shown["flow"], &in_list.expect("listed")["flow"]), (&flow, &flow), "{id}");
+        assert_eq!(shown.get("flow").is_none(), flow.is_null(), "{id}: absent, not null");
+    }
+    assert!(server.call("GET", &format!("{MESSAGES}/raw-none"), "").await.json.get("flow").is_none());
 }
 
 #[tokio::test]

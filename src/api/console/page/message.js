@@ -92,6 +92,7 @@ function Details({ message }) {
     <section class="panel" aria-label="Headers and properties"><dl class="facts">
       <${Fact} name="Content type"><${Text}>${message.content_type ?? "none"}</${Text}></${Fact}>
       <${Fact} name="Key"><${Text}>${message.key ?? (message.key_base64 === undefined ? "none" : `${message.key_base64} (base64)`)}</${Text}></${Fact}>
+      ${message.flow !== undefined && html`<${Fact} name="Flow"><${Text}>${message.flow || "without a key"}</${Text}></${Fact}>`}
       <${Fact} name="Headers">${headers.length ? html`<${Rows} rows=${headers} />` : "none"}</${Fact}>
       ${message.properties && html`<${Fact} name="Properties"><${Values} values=${message.properties} /></${Fact}>`}
     </dl></section>`;

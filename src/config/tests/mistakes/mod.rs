@@ -246,6 +246,35 @@ fn every_mistake_is_reported_where_it_was_made_and_alone() {
 }
 
 #[test]
+fn all_mistakes_of_a_flow_are_reported_together() {
+    let flow = "routes:\n  a: {sink: s, partitions: 2, flow: {rat: 1/s, burst: 0, parallel: 3, ordered: true, key: x}}";
+    let expected = [
+        "1.yaml:2:16: routes.a.partitions: excludes `flow`: a flow needs one partition, which carries more than the \
+         rate of any key. On a cluster, other routes use the other primaries",
+        "1.yaml:2:38: routes.a.flow.rat: `rat` is unknown: did you mean `rate`? known: key, rate, burst, parallel, ordered",
+        "1.yaml:2:48: routes.a.flow.burst: `0` is not within 1 .. 1000000",
+        "1.yaml:2:58: routes.a.flow.parallel: `3` contradicts `ordered: true`, which sends one message of a key at a time",
+        "1.yaml:2:86: routes.a.flow.key: has no placeholder: without `key` the whole route is one flow",
+    ];
+    let sinks = "\nsinks: {s: {type: redis_list, key: k}}";
+    assert_eq!(problems(&format!("{flow}{sinks}")), expected);
+    for (yaml, expected) in [
+        ("routes: {a: {sink: s, flow: {}}}", "1.yaml:1:23: routes.a.flow: has no effect: it needs `rate`, "),
+        (
+            "route_defaults: {flow: {rate: 1/s}}\nroutes: {a: {sink: s, flow: {burst: 5}}, b: {sink: s, partitions: 2}}",
+            "1.yaml:2:55: routes.b.partitions: excludes `flow`",
+        ),
+        (
+            "route_defaults: {flow: {rate: 0/s}}\nroutes: {a: {sink: s, flow: {burst: 5}}, b: {sink: s}}",
+            "1.yaml:1:25: route_defaults.flow.rate: `0` messages",
+        ),
+    ] {
+        let problems = problems(&format!("{yaml}{sinks}"));
+        assert!(problems.len() == 1 && problems[0].starts_with(expected), "{problems:?}");
+    }
+}
+
+#[test]
 fn all_mistakes_of_all_sources_are_reported_together() {
     let setup = Setup::new(
         &[

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    content::metadata,
+    content::{FLOW, flow, metadata},
     record::ConsumedRecord,
     schedule,
     timing::{self, TIMING},
@@ -18,7 +18,11 @@ use crate::{
 /// Maximum bytes of a record that is stored, as a message or a dead letter. Redis is not made for larger values.
 const MAX_STORED_BYTES: usize = 16 * 1024 * 1024;
 
+/// The headers that are dropped from a message.
+const CONSUMED: [&str; 4] = [TIMING[0], TIMING[1], TIMING[2], FLOW];
+
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all records are taken")]
 pub enum RecordAction {
     Take(SourceEntry),
     /// Overdue by more than `max_overdue`. Holds the cancellation of the message that the record would have replaced.
@@ -51,10 +55,11 @@ pub fn action(record: ConsumedRecord, tombstones: Tombstones, max_overdue: Optio
         schedule::parse(&record)
     } else {
         timing::due(&record).map(|due| {
-            let (id, metadata) = id_and_metadata(&record, &TIMING);
+            let (id, metadata) = id_and_metadata(&record, &CONSUMED);
             (id, due, metadata)
         })
     };
+    let parsed = parsed.and_then(|(id, due, metadata)| Ok((id, due, Metadata { flow: flow(&record)?, ..metadata })));
     let (id, due, metadata) = match parsed {
         Ok(parsed) => parsed,
         Err(error) => return invalid(record, error),
@@ -89,6 +94,7 @@ fn tombstone(record: ConsumedRecord) -> RecordAction {
 
 fn invalid(record: ConsumedRecord, error: String) -> RecordAction {
     let (id, metadata) = id_and_metadata(&record, &[]);
+    let metadata = Metadata { flow: flow(&record).unwrap_or_default(), ..metadata };
     let payload = record.value.unwrap_or_default();
     let message = NewMessage { id, due: Due::NOW, payload, metadata, on_conflict: OnConflict::Keep, record: None };
     RecordAction::Take(SourceEntry::Invalid(message, error))
@@ -189,5 +195,25 @@ mod tests {
         let invalid = action(record(&[("punctual-delay", b"?")]), Tombstones::Cancel, None, NOW);
         let RecordAction::Take(SourceEntry::Invalid(message, error)) = invalid else { panic!("{invalid:?}") };
         assert_eq!((message.id.as_str(), &error[..15]), ("t:3:7", "punctual-delay:"));
+    }
+
+    #[test]
+    fn the_flow_of_a_record_is_not_one_of_its_headers_and_does_not_make_a_tombstone_a_message() {
+        let schedule = [("scheduler-epoch", &b"1700000009"[..]), ("scheduler-target-topic", b"x")];
+        for headers in [&[("punctual-delay", &b"1s"[..])][..], &[], &schedule] {
+            let headers = [headers, &[("punctual-flow", &b"tenant-7"[..]), ("X", b"v")]].concat();
+            let taken = action(record(&headers), Tombstones::Cancel, None, NOW);
+            let RecordAction::Take(SourceEntry::Schedule(message)) = taken else { panic!("{taken:?}") };
+            assert_eq!(message.metadata.flow.as_deref(), Some("tenant-7"));
+            assert!(message.metadata.headers.iter().all(|header| header.name != "punctual-flow"));
+            assert_eq!(&message.metadata.headers["X"], "v");
+        }
+        let broken =
+            action(record(&[("punctual-delay", b"?"), ("punctual-flow", b"a")]), Tombstones::Cancel, None, NOW);
+        let RecordAction::Take(SourceEntry::Invalid(message, _)) = broken else { panic!("{broken:?}") };
+        assert_eq!(message.metadata.flow.as_deref(), Some("a"), "a redrive keeps it");
+        let tombstone = ConsumedRecord { value: None, ..record(&[("punctual-flow", b"a")]) };
+        let cancelled = action(tombstone, Tombstones::Cancel, None, NOW);
+        assert!(matches!(cancelled, RecordAction::Take(SourceEntry::Cancel(_))), "{cancelled:?}");
     }
 }

@@ -2,13 +2,26 @@
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 
+use super::record::ConsumedRecord;
 use crate::{
-    message::{Headers, Metadata, Origin, TypedValue, check_text, folded_header},
+    message::{Headers, Metadata, Origin, TypedValue, check_flow, check_text, folded_header},
     sink::headers,
 };
 
 /// The header that becomes the content type of a message, if it occurs once and is text.
 const CONTENT_TYPE: &str = "content-type";
+
+/// The header with the key of the message's flow. It is dropped from the message.
+pub const FLOW: &str = "punctual-flow";
+
+/// The key of the message's flow. An empty one is absent.
+///
+/// # Errors
+/// The header, and what is wrong with it.
+pub fn flow(record: &ConsumedRecord) -> Result<Option<String>, String> {
+    let Some(text) = record.only(FLOW)?.filter(|text| !text.is_empty()) else { return Ok(None) };
+    check_flow(text).map(|()| Some(text.to_owned())).map_err(|error| format!("{FLOW}: {error}"))
+}
 
 /// Headers stay in their order. A key that is not text goes to the `Origin`, which only a Kafka sink restores.
 pub fn metadata(key: Option<&[u8]>, given: &[(String, Option<Vec<u8>>)], dropped: &[&str]) -> Metadata {
@@ -52,7 +65,21 @@ pub fn text(value: &[u8]) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::record::test_record as record, *};
+
+    #[test]
+    fn a_flow_is_a_text_that_occurs_once_and_has_the_characters_of_an_id() {
+        assert_eq!(flow(&record(&[])), Ok(None));
+        assert_eq!(flow(&record(&[(FLOW, b"")])), Ok(None));
+        assert_eq!(flow(&record(&[(FLOW, b"tenant:7")])), Ok(Some("tenant:7".into())));
+        for (headers, text) in [
+            (&[(FLOW, &b"a b"[..])][..], "punctual-flow: a flow is 1 to 128 of A-Za-z0-9._:~-"),
+            (&[(FLOW, b"\xff")], "punctual-flow: is no text"),
+            (&[(FLOW, b"a"), (FLOW, b"a")], "punctual-flow: is there more than once"),
+        ] {
+            assert_eq!(flow(&record(headers)), Err(text.into()));
+        }
+    }
 
     #[test]
     fn text_becomes_headers_of_every_sink_and_other_values_keep_their_place() {

@@ -74,6 +74,22 @@ impl ConsumedRecord {
         self.headers.iter().filter(move |(key, _)| key == name).filter_map(|(_, value)| value.as_deref())
     }
 
+    /// The text of the only header of that name.
+    ///
+    /// # Errors
+    /// The name, and the reason: the header occurs twice, has no value, or is not UTF-8.
+    pub fn only(&self, name: &str) -> Result<Option<&str>, String> {
+        if !self.has(name) {
+            return Ok(None);
+        }
+        let mut values = self.header(name);
+        match (values.next().map(str::from_utf8), values.next()) {
+            (Some(Ok(text)), None) => Ok(Some(text)),
+            (_, Some(_)) => Err(format!("{name}: is there more than once")),
+            _ => Err(format!("{name}: is no text")),
+        }
+    }
+
     pub fn has(&self, name: &str) -> bool {
         self.headers.iter().any(|(key, _)| key == name)
     }

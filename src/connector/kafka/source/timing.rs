@@ -12,7 +12,7 @@ use crate::time::{Due, LAST_MILLIS, UnixMillis};
 const DELIVER_AT: &str = "punctual-deliver-at";
 const DELAY: &str = "punctual-delay";
 const SPRING: &str = "retry_topic-backoff-timestamp";
-/// The headers that are dropped from the message.
+/// The headers that make a record due at another time than now. They are dropped from the message.
 pub const TIMING: [&str; 3] = [DELIVER_AT, DELAY, SPRING];
 
 /// Maximum bytes of a `BigInteger` of milliseconds. A longer value is text: shorter text, up to 8 digits, would only be
@@ -22,7 +22,7 @@ const MAX_NUMBER_BYTES: usize = 8;
 /// # Errors
 /// The header, and what is wrong with it.
 pub fn due(record: &ConsumedRecord) -> Result<Due, String> {
-    match (one(record, DELIVER_AT)?, one(record, DELAY)?) {
+    match (record.only(DELIVER_AT)?, record.only(DELAY)?) {
         (Some(_), Some(_)) => Err(format!("both {DELIVER_AT} and {DELAY}")),
         (Some(at), None) => Due::parse_deliver_at(at).map_err(|error| format!("{DELIVER_AT}: {error}")),
         (None, Some(delay)) => {
@@ -41,19 +41,6 @@ pub fn due(record: &ConsumedRecord) -> Result<Due, String> {
             None if record.has(SPRING) => Err(format!("{SPRING}: is null")),
             None => Ok(Due::NOW),
         },
-    }
-}
-
-/// The text of the only header of that name.
-fn one<'a>(record: &'a ConsumedRecord, name: &str) -> Result<Option<&'a str>, String> {
-    if !record.has(name) {
-        return Ok(None);
-    }
-    let mut values = record.header(name);
-    match (values.next().map(str::from_utf8), values.next()) {
-        (Some(Ok(text)), None) => Ok(Some(text)),
-        (_, Some(_)) => Err(format!("{name}: is there more than once")),
-        _ => Err(format!("{name}: is no text")),
     }
 }
 

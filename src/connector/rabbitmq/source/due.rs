@@ -137,7 +137,11 @@ pub fn integer(value: &AMQPValue) -> Option<i128> {
     })
 }
 
-fn text(value: &AMQPValue) -> Result<&str, String> {
+/// Text without the blanks around it.
+///
+/// # Errors
+/// When the value has another type, or is not UTF-8.
+pub fn text(value: &AMQPValue) -> Result<&str, String> {
     let bytes = match value {
         AMQPValue::LongString(text) => text.as_bytes(),
         AMQPValue::ShortString(text) => text.as_str().as_bytes(),

@@ -8,6 +8,7 @@
 //! | properties with control characters; `message_id`, `timestamp`, `cluster_id` | the origin |
 //! | exchange | the origin |
 //! | `x-delay`, `x-deliver-at`, `x-opt-delivery-delay`, `x-opt-delivery-time` | the due time |
+//! | `x-flow` | the flow |
 //! | `user_id`, `expiration`, CC, BCC, counters of the broker, and headers that a sink sets | dropped |
 
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -22,8 +23,8 @@ use super::due::{self, DEATHS, DELAYS, ROUND, TIMES};
 use crate::{
     connector::rabbitmq::{self, IdFrom},
     message::{
-        HeaderValue, Headers, MessageId, Metadata, NewMessage, OnConflict, Origin, Properties, TypedValue, check_text,
-        digest,
+        HeaderValue, Headers, MessageId, Metadata, NewMessage, OnConflict, Origin, Properties, TypedValue, check_flow,
+        check_text, digest,
     },
     retry::Backoff,
     sink::headers,
@@ -33,7 +34,10 @@ use crate::{
 
 /// Headers that are dropped. CC and BCC would route the message to its source queues again. A counter of deliveries would
 /// change the content of a redelivered message.
-const DROPPED: [&str; 4] = ["BCC", "CC", "x-acquired-count", DELIVERY_COUNT];
+const DROPPED: [&str; 5] = ["BCC", "CC", "x-acquired-count", DELIVERY_COUNT, FLOW];
+
+/// Text, or an integer: the key of the message's flow.
+const FLOW: &str = "x-flow";
 
 /// How often the message was returned to a quorum queue.
 const DELIVERY_COUNT: &str = "x-delivery-count";
@@ -57,8 +61,9 @@ impl MessageReader {
         });
         let rounds = rounds.unwrap_or(0);
         let (id, mut origin) = self.id(&delivery.properties, headers, rounds, unreadable.as_deref());
-        let mut problem = unreadable.or_else(|| due.as_ref().err().cloned());
-        let mut metadata = Metadata::default();
+        let flow = flow(headers);
+        let mut problem = unreadable.or_else(|| due.as_ref().err().or(flow.as_ref().err()).cloned());
+        let mut metadata = Metadata { flow: flow.unwrap_or_default(), ..Metadata::default() };
         let mut given = Vec::new();
         for (name, value) in headers.inner() {
             match rabbitmq::to_typed(value) {
@@ -129,6 +134,20 @@ impl MessageReader {
         origin.id = Some(text);
         (id, origin)
     }
+}
+
+/// The key of the message's flow. An empty one is absent.
+///
+/// # Errors
+/// The header, and what is wrong with it.
+fn flow(headers: &FieldTable) -> Result<Option<String>, String> {
+    let Some(value) = headers.inner().get(FLOW) else { return Ok(None) };
+    let text = match due::integer(value) {
+        Some(number) => Ok(number.to_string()),
+        None => due::text(value).map(str::to_owned),
+    };
+    text.and_then(|text| if text.is_empty() { Ok(None) } else { check_flow(&text).map(|()| Some(text)) })
+        .map_err(|error| format!("{FLOW}: {error}"))
 }
 
 /// How often the message was returned to a quorum queue; 0 for other queues.
@@ -303,6 +322,28 @@ mod tests {
             scheduled(read(IdFrom::Ulid, false, "k", headers(&entries))).metadata
         };
         assert_eq!(delivered(1), delivered(2));
+    }
+
+    #[test]
+    fn a_flow_is_text_or_an_integer_and_not_one_of_the_headers() {
+        let with = |value| read(IdFrom::Ulid, false, "k", headers(&[("x-flow", value), ("X", string("v"))]));
+        for (value, flow) in [
+            (string("tenant:7"), Some("tenant:7")),
+            (AMQPValue::ByteArray(b"a".to_vec().into()), Some("a")),
+            (AMQPValue::LongInt(7), Some("7")),
+            (string(""), None),
+        ] {
+            let metadata = scheduled(with(value)).metadata;
+            assert_eq!(metadata.flow.as_deref(), flow);
+            assert_eq!(metadata.headers.iter().map(|header| &*header.name).collect::<Vec<_>>(), ["X"]);
+        }
+        for (value, text) in [
+            (string("a b"), "x-flow: a flow is 1 to 128 of A-Za-z0-9._:~-"),
+            (AMQPValue::Boolean(true), "x-flow: is neither a number nor text"),
+        ] {
+            let SourceEntry::Invalid(message, error) = with(value) else { panic!("{text}") };
+            assert_eq!((&*error, message.metadata.flow), (text, None));
+        }
     }
 
     #[test]

@@ -53,6 +53,7 @@ async fn mistakes_are_one_message_and_change_nothing() {
         (&["schedule", "web", "--payload", "x", "--deliver-at", "1700000000"], 2, "seconds"),
         (&["schedule", "web", "--payload", "x", "--id", "a b", "--expires-at", "x"], 2, "\n  expires_at: "),
         (&["schedule", "web", "--payload", "x", "--header", "Host: a"], 2, "headers: "),
+        (&["schedule", "web", "--payload", "x", "--flow", "a b"], 2, "flow: a flow is 1 to 128"),
         (&["schedule", "web", "--payload", "x", "--header", "none"], 2, "--header"),
         (&["schedule", "web", "--payload", "x", "--delay", "1s", "--deliver-at", "1"], 2, "cannot be used with"),
         (&["schedule", "web", "--payload-file", "missing"], 2, "missing"),
@@ -97,11 +98,12 @@ async fn the_content_type_is_that_of_the_payload() {
         ("number", "7", &[], json!("application/json")),
         ("text", "{a}", &[], json!("text/plain; charset=utf-8")),
         ("empty", "", &[], json!("text/plain; charset=utf-8")),
-        ("own", "{}", &["--content-type", "text/csv"], json!("text/csv")),
+        ("own", "{}", &["--content-type", "text/csv", "--flow", "tenant:7"], json!("text/csv")),
     ] {
         scene.done(&[&schedule[..], &[id, "--payload", payload], more].concat()).await;
         assert_eq!(scene.json(&["get", "web", id]).await["content_type"], expected, "{id}");
     }
+    assert_eq!(scene.json(&["get", "web", "own"]).await["flow"], "tenant:7");
     for (id, input, expected) in [("piped", &b"[1]"[..], json!("application/json")), ("bytes", b"\xff\0", Value::Null)]
     {
         let ended = scene.run_with_input(&[&schedule[..], &[id]].concat(), input).await;

@@ -1,8 +1,9 @@
 //! What is no plain text, and what cannot be understood.
 
-use serde_json::json;
+use redis::AsyncCommands;
+use serde_json::{Value, json};
 
-use super::{Sent, produce, source, stats, status, until};
+use super::{Sent, delayed, into_list, produce, source, stats, status, until};
 use crate::support::{RedisServer, answer, http, kafka, punctual::Punctual};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -72,4 +73,41 @@ async fn keys_and_headers_of_any_bytes_leave_unchanged_and_broken_ones_are_kept(
     for line in ["punctual_source_skipped_total{source=\"in\"} 2", "punctual_source_invalid_total{source=\"in\"} 3"] {
         assert!(metrics.contains(line), "{line} in {metrics}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_flow_of_a_record_is_taken_from_its_header_and_not_passed_on() {
+    let Some(broker) = kafka::shared().await else { return };
+    let topic = kafka::topic_name();
+    kafka::create_topic(&broker, &topic, 1, &[]).await;
+    let with = |number, flow: &str| {
+        let mut sent = delayed(number, "1h");
+        sent.headers.extend([("punctual-flow", flow.as_bytes().to_vec()), ("X-Kept", b"v".to_vec())]);
+        sent
+    };
+    produce(&broker, &topic, [with(0, "tenant:7"), with(1, "a b")]).await;
+    let redis = RedisServer::start().await;
+    let mut configuration = into_list(&redis.url(), &broker, &topic);
+    configuration["sinks"]["jobs"]["format"] = "envelope".into();
+    let punctual = Punctual::start(&configuration.to_string()).await;
+    until("one waits and one is dead", async || {
+        let stats = stats(&punctual, "jobs").await;
+        stats["pending"] == 1 && stats["dead"] == 1
+    })
+    .await;
+    let message = |offset: u64| punctual.url(&format!("/v1/routes/jobs/messages/{topic}:0:{offset}"));
+    let shown = answer(http::client().get(message(0))).await.json;
+    assert_eq!((&shown["flow"], &shown["headers"]), (&json!("tenant:7"), &json!({ "X-Kept": "v" })));
+    let dead = answer(http::client().get(message(1))).await.json;
+    assert!(
+        dead["last_error"]
+            .as_str()
+            .is_some_and(|error| error.starts_with("invalid: punctual-flow: a flow is 1 to 128")),
+        "{dead}"
+    );
+    let delivered = punctual.command(&["deliver", "jobs", &format!("{topic}:0:0")]).await;
+    assert_eq!(delivered.code, Some(0), "{delivered:?}");
+    let (_, job): (String, String) = redis.connection().await.blpop("jobs", 20.0).await.expect("an element");
+    let job: Value = serde_json::from_str(&job).expect("JSON");
+    assert_eq!((&job["flow"], &job["headers"]), (&json!("tenant:7"), &json!({ "X-Kept": "v" })));
 }

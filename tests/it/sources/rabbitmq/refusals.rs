@@ -21,20 +21,25 @@ async fn broken_and_too_large_messages_become_dead_letters_and_the_rest_goes_on(
             (delay("soon", "broken"), b"kept".to_vec()),
             (delay("0", "large"), vec![b'x'; 2 << 20]),
             (delay("0", "huge"), vec![b'x'; (16 << 20) + 1]),
+            (with_headers(&[("x-flow", AMQPValue::LongString("a b".into()))], "flow"), b"kept".to_vec()),
             (delay("0", "fine"), b"fine".to_vec()),
         ],
     )
     .await;
     let got = wait_for(server, "refusals", 1).await;
     assert_eq!((got.len(), &*got[0].1.id), (1, "fine"));
-    until(&punctual, "/v1/routes/r", |route| route["dead"] == 2).await;
-    for (id, reason) in [("broken", "x-delay: `soon` is neither"), ("large", "the payload takes 2097152 bytes")] {
+    until(&punctual, "/v1/routes/r", |route| route["dead"] == 3).await;
+    for (id, reason) in [
+        ("broken", "x-delay: `soon` is neither"),
+        ("large", "the payload takes 2097152 bytes"),
+        ("flow", "invalid: x-flow: a flow is 1 to 128"),
+    ] {
         let dead = super::get(&punctual, &format!("/v1/routes/r/messages/{id}")).await;
         assert!(dead["last_error"].as_str().is_some_and(|error| error.contains(reason)), "{dead}");
     }
     until(&punctual, "/v1/sources", |sources| sources["sources"][0]["depth"] == 0).await;
     let page = http::client().get(punctual.url("/metrics")).send().await.unwrap().text().await.unwrap();
-    for line in ["taken_total{source=\"in\"} 1", "invalid_total{source=\"in\"} 2", "skipped_total{source=\"in\"} 1"] {
+    for line in ["taken_total{source=\"in\"} 1", "invalid_total{source=\"in\"} 3", "skipped_total{source=\"in\"} 1"] {
         assert!(page.contains(&format!("punctual_source_{line}")), "{line}:\n{page}");
     }
 }
