@@ -89,7 +89,6 @@ impl RawQuery {
         let content_type = headers.get(header::CONTENT_TYPE).filter(|value| !value.is_empty());
         let content_type = content_type.map(|value| text("Content-Type", value)).transpose()?;
         let metadata = Metadata {
-            flow: None,
             headers: forwarded(headers)?.into(),
             key: self.key.clone().filter(|key| !key.is_empty()),
             flow: self.flow.clone().filter(|flow| !flow.is_empty()),

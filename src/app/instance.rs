@@ -71,7 +71,8 @@ impl Instance {
                 max_payload: config.server.max_payload,
                 remember: route.remember,
                 limits: route.limits,
-                flow: None,
+                flow: route.flow.as_ref().map(|flow| flow.limits),
+                flow_key: route.flow.as_ref().and_then(|flow| flow.key.clone()),
             });
             settings.collect::<Vec<_>>()
         };
@@ -99,7 +100,7 @@ impl Instance {
                     },
                     window: route.window.clone(),
 
-                    has_flows: false,
+                    has_flows: route.flow.is_some(),
                     target: running_sinks[&*route.sink].target(),
                 }
             })

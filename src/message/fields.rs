@@ -16,7 +16,6 @@ const KEY: u8 = 2;
 /// Name and value; once for each header.
 const HEADER: u8 = 3;
 const MAX_ATTEMPTS: u8 = 4;
-const FLOW: u8 = 5;
 const PROPERTIES: u8 = 6;
 const ORIGIN: u8 = 7;
 /// Name, then type and value as JSON; once for each header.
@@ -140,7 +139,6 @@ mod tests {
     #[test]
     fn every_field_comes_back_and_what_follows_is_left() {
         let metadata = Metadata {
-            flow: Some("f".into()),
             headers: [("A".to_owned(), "é".repeat(100)), ("B".to_owned(), String::new())].into(),
             key: Some(String::new()),
             flow: Some("tenant-7".into()),

@@ -103,15 +103,12 @@ impl fmt::Display for MessageId {
 pub struct Metadata {
     #[serde(skip_serializing_if = "Headers::is_empty")]
     pub headers: Headers,
-    /// The flow of the message (`check_flow`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub flow: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub key: Option<String>,
     /// The key of the flow: the message's own, or the one that its route made of it (`FlowTemplate`). Empty: a
     /// flow without a key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flow: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content_type: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

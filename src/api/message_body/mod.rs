@@ -112,7 +112,6 @@ fn message(item: &RawValue, rules: &Rules, faults: &mut Faults) -> Option<NewMes
         }
     }
     let metadata = Metadata {
-        flow: None,
         headers: faults.part("headers", given(fields.headers), headers).unwrap_or_default(),
         key,
         flow: faults.field("flow", filled(fields.flow), read),

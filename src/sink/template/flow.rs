@@ -1,6 +1,9 @@
 //! The key of a message's flow.
 
-use std::{borrow::Cow, fmt::Write};
+use std::{
+    borrow::Cow,
+    fmt::{self, Write},
+};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
@@ -13,7 +16,16 @@ const HEAD_BYTES: usize = MAX_ID_BYTES - 41;
 
 /// A text with placeholders `{key}`, `{route}`, `{header:NAME}`. `{{` and `}}` are braces.
 #[derive(Clone, Debug)]
-pub struct FlowTemplate(Vec<Part>);
+pub struct FlowTemplate {
+    text: String,
+    parts: Vec<Part>,
+}
+
+impl fmt::Display for FlowTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
 
 impl FlowTemplate {
     /// # Errors
@@ -23,7 +35,7 @@ impl FlowTemplate {
         if !parts.iter().any(|part| matches!(part, Part::Value(_))) {
             return Err("has no placeholder: without `key` the whole route is one flow".into());
         }
-        Ok(Self(parts))
+        Ok(Self { text: text.to_owned(), parts })
     }
 
     /// The flow of a message, of the characters of an id. Empty if the message lacks a value. A byte that is not allowed
@@ -32,7 +44,7 @@ impl FlowTemplate {
     pub fn render(&self, route: &str, metadata: &Metadata) -> String {
         let values = Values { route, metadata };
         let mut flow = String::new();
-        for part in &self.0 {
+        for part in &self.parts {
             let bytes = match part {
                 Part::Literal(text) => Some(Cow::Borrowed(text.as_bytes())),
                 Part::Value(placeholder) => value(values, placeholder),

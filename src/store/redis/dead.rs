@@ -39,7 +39,8 @@ impl RedisStore {
 
     async fn bury_here(&self, partition: &Partition, batch: &[(NewMessage, String)]) -> Result<Vec<bool>, StoreError> {
         let keys = self.keys(partition)?;
-        let flow_keys = self.route(&partition.route)?.flow_keys(keys);
+        let route = self.route(&partition.route)?;
+        let flow_keys = route.flow_keys(keys);
         let mut all = vec![
             keys.messages.as_str(),
             &keys.dead,
@@ -53,10 +54,11 @@ impl RedisStore {
         let mut call = script::BURY.keys(&all).arg(self.layout(partition)?);
         for (message, error) in batch {
             let text = format!("{}: {}", DeadReason::Invalid.as_str(), shortened(error));
-            let tail = codec::tail(&message.metadata, &message.payload);
+            let metadata = route.settings.with_flow(&message.metadata);
+            let tail = codec::tail(&metadata, &message.payload);
             call = call.arg(message.id.as_str()).arg(text).arg(&tail[..]);
             if flow_keys.is_some() {
-                call = call.arg(message.metadata.flow.as_deref().unwrap_or_default());
+                call = call.arg(metadata.flow.as_deref().unwrap_or_default());
             }
         }
         let (taken, link): (Vec<bool>, _) = self.writes.run(call).await.map_err(unless_closed)?;

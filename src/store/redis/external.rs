@@ -185,8 +185,10 @@ impl RedisStore {
         if let ExternalPlace::Hashes { prefix, .. } = place {
             call = call.arg(prefix);
         }
+        let settings = &self.route(&partition.route)?.settings;
         for ExternalEntry { member, id, metadata } in batch {
-            let metadata = serde_json::to_vec(metadata).expect("strings and integers always serialize");
+            let metadata =
+                serde_json::to_vec(&*settings.with_flow(metadata)).expect("strings and integers always serialize");
             call = call.arg(id.as_str()).arg(&member[..]).arg(metadata);
         }
         let reply: Vec<Value> = call.run(&self.servers).await.map_err(unless_closed)?;

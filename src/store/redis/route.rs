@@ -1,6 +1,6 @@
 //! Routes in Redis: registered with their partitions, paused and resumed.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,8 @@ use super::{
     script, unless_closed,
 };
 use crate::{
-    message::{FlowLimits, MAX_PARTITIONS, Remember, RouteLimits},
+    message::{FlowLimits, MAX_PARTITIONS, Metadata, Remember, RouteLimits},
+    sink::template::FlowTemplate,
     store::{Partition, StoreError},
     time::MAX_DELAY_MILLIS,
 };
@@ -79,6 +80,8 @@ pub struct RouteSettings {
     pub remember: Option<Remember>,
     pub limits: RouteLimits,
     pub flow: Option<FlowLimits>,
+    /// The flow of messages without one of their own.
+    pub flow_key: Option<FlowTemplate>,
 }
 
 /// The JSON of a route in `P:routes`.
@@ -167,7 +170,8 @@ impl RouteSettings {
         let remember = remember.map(|one| Remember { period: Duration::from_millis(one.r#for), max: one.max });
         let limits = limits.map_or_else(RouteLimits::default, RouteLimits::from);
         let generations = generations.unwrap_or_else(|| Generations::first(partitions));
-        let settings = Self { name: name.into(), partitions, max_payload, remember, limits, flow: None };
+        let settings =
+            Self { name: name.into(), partitions, max_payload, remember, limits, flow: None, flow_key: None };
         ours.then_some(KnownRoute { settings, former, generations })
     }
 
@@ -183,6 +187,17 @@ impl RouteSettings {
         [share(messages), share(bytes), delay.map_or(0, |delay| whole_millis(delay).max(1))]
     }
 
+    /// The metadata of a message as it is stored: with its flow, if the route has flows and the message has none of its
+    /// own.
+    pub(super) fn with_flow<'a>(&self, metadata: &'a Metadata) -> Cow<'a, Metadata> {
+        let own = metadata.flow.as_ref().is_some_and(|flow| !flow.is_empty());
+        let flow = self.flow_key.as_ref().filter(|_| !own).map(|key| key.render(&self.name, metadata));
+        match flow.filter(|flow| !flow.is_empty()) {
+            Some(flow) => Cow::Owned(Metadata { flow: Some(flow), ..metadata.clone() }),
+            None => Cow::Borrowed(metadata),
+        }
+    }
+
     /// The rest of a partition's `route` key, after version, partitions and index.
     pub(super) fn to_text(&self) -> String {
         let text = format!("{} {}", self.max_payload, self.keep_millis());
@@ -192,7 +207,10 @@ impl RouteSettings {
             let [messages, bytes, delay] = self.shares();
             format!(" {messages} {bytes} {delay}")
         };
-        let flow = if self.flow.is_some() { " flow" } else { "" };
+        let flow = self.flow.map_or_else(String::new, |_| {
+            let key = self.flow_key.as_ref().map_or_else(String::new, FlowTemplate::to_string);
+            format!(" flow {key}")
+        });
         format!("{text}{limits}{flow}")
     }
 

@@ -84,13 +84,14 @@ impl RedisStore {
             };
             call = call.arg(conflict).arg(group.len()).arg(u8::from(group[0].record.is_some()));
             for message in group {
-                let tail = codec::tail(&message.metadata, &message.payload);
+                let metadata = route.settings.with_flow(&message.metadata);
+                let tail = codec::tail(&metadata, &message.payload);
                 call = call.arg(message.id.as_str()).arg(due_argument(message.due)).arg(&tail[..]);
                 if let Some(record) = &message.record {
                     call = call.arg(record.to_string());
                 }
                 if flow_keys.is_some() {
-                    call = call.arg(message.metadata.flow.as_deref().unwrap_or_default());
+                    call = call.arg(metadata.flow.as_deref().unwrap_or_default());
                 }
             }
         }

@@ -21,7 +21,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::time::{Duration, Instant};
 
 use super::{
-    operation::{ROUTES, flow, ids, limits, remember, settings},
+    operation::{ROUTES, flow, flow_key, ids, limits, remember, settings},
     rows::{self, PREFIX, key},
 };
 use crate::support::RedisServer;
@@ -256,6 +256,7 @@ fn store_with<const N: usize>(
         remember: remember(name),
         limits: limits(name),
         flow: flow(name),
+        flow_key: flow_key(name),
     };
     RedisStore::new(Arc::new(Connection::new(client, TIMEOUT)), PREFIX, routes.map(settings))
 }

@@ -8,7 +8,7 @@ use punctual::{
     },
 };
 
-use super::operation::Operation;
+use super::operation::{Operation, flow_key};
 
 /// Where transfers go.
 pub const LISTS: [&str; 3] = ["list", "list-2", TAKEN];
@@ -44,7 +44,7 @@ pub struct Reply {
 pub fn expect(
     memory: &mut MemoryPartition,
     lists: &mut MemoryLists,
-    (call, settings): (&Call, PartitionSettings),
+    (call, route, settings): (&Call, &str, PartitionSettings),
     reply: &Reply,
     now: u64,
 ) -> String {
@@ -56,9 +56,12 @@ pub fn expect(
         Call::Settle(settlements) => format!("{:?}", memory.settle(settlements, now, settings)),
         Call::Transfer(transfers) => format!("{:?}", memory.transfer(transfers, lists, now, settings)),
         Call::Plain(operation) => match operation {
-            Operation::Schedule(batch) => format!("{:?}", memory.schedule(batch, now, settings)),
-            Operation::Bury(batch) => format!("{:?}", memory.bury(&with_errors(batch), now, settings)),
+            Operation::Schedule(batch) => format!("{:?}", memory.schedule(&with_flows(route, batch), now, settings)),
+            Operation::Bury(batch) => {
+                format!("{:?}", memory.bury(&with_errors(&with_flows(route, batch)), now, settings))
+            }
             Operation::Produce(message) => {
+                let message = &with_flows(route, std::slice::from_ref(message))[0];
                 let scheduled = memory.produce(message, now, settings);
                 match scheduled.status {
                     ScheduleStatus::Over(limit) => limit.problem().to_owned(),
@@ -82,6 +85,18 @@ pub fn expect(
             _ => String::new(),
         },
     }
+}
+
+/// Messages as a route stores them.
+fn with_flows(route: &str, batch: &[NewMessage]) -> Vec<NewMessage> {
+    let mut batch = batch.to_vec();
+    if let Some(template) = flow_key(route) {
+        for metadata in batch.iter_mut().map(|message| &mut message.metadata) {
+            let made = || Some(template.render(route, metadata)).filter(|flow| !flow.is_empty());
+            metadata.flow = metadata.flow.clone().or_else(made);
+        }
+    }
+    batch
 }
 
 /// What a source could not understand, with the reason.

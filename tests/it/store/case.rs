@@ -113,7 +113,7 @@ impl<'a> Case<'a> {
             let expected = if is_refused {
                 REFUSED.to_owned()
             } else {
-                expect(&mut memory, &mut lists, (call, settings(partition)), &reply, now)
+                expect(&mut memory, &mut lists, (call, &partition.route, settings(partition)), &reply, now)
             };
             let differs = explained.insert((memory, lists, expected));
             if differs.2 == reply.text && differs.0 == reply.rows && differs.1 == reply.lists {

@@ -8,6 +8,7 @@ use punctual::{
         Cancellation, DeadReason, FlowLimits, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Rate, Remember,
         RouteLimits,
     },
+    sink::template::FlowTemplate,
     store::{
         ClaimRequest, DeadAction, Expiry, Filter, Partition, Selection, Sent, Suspects, memory::PartitionSettings,
     },
@@ -46,6 +47,11 @@ pub fn flow(route: &str) -> Option<FlowLimits> {
         "ordered" => limits(None, 1, Some(1), true),
         _ => None,
     }
+}
+
+/// The flow of messages without one.
+pub fn flow_key(route: &str) -> Option<FlowTemplate> {
+    (route == "rated").then(|| FlowTemplate::parse("k:{key}").expect("a template"))
 }
 
 /// Few ids, so that they meet again and again.
