@@ -30,7 +30,8 @@ pub async fn messages(
     Path(route): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let idempotency_key = idempotency_key(request.headers())?;
+    let idempotency_key = idempotency_key(request.headers())
+        .map_err(|error| Problem::bad_request(format!("`Idempotency-Key` {error}")))?;
     let body = body::read(&api.body_memory, request, MAX_JSON_BYTES).await?;
     let rules = Rules { max_payload: api.max_payload, idempotency_key, new_id: &*api.new_id };
     let (is_one, messages) = match message_body::parse(&body.bytes, &rules)? {
@@ -70,17 +71,16 @@ pub async fn check_expiry(
 /// (draft-ietf-httpapi-idempotency-key-header, section 2.1).
 ///
 /// # Errors
-/// 400 when the header occurs twice or its value is not a valid id.
-pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<MessageId>, Problem> {
+/// When the header occurs twice or its value is not a valid id.
+pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<MessageId>, String> {
     let mut values = headers.get_all("idempotency-key").iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
-        return Err(Problem::bad_request("`Idempotency-Key` comes twice"));
+        return Err("comes twice".to_owned());
     }
     let text = value.to_str().unwrap_or_default();
     let bare = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
-    let id = MessageId::parse_new(bare).map_err(|error| Problem::bad_request(format!("`Idempotency-Key`: {error}")))?;
-    Ok(Some(id))
+    MessageId::parse_new(bare).map(Some).map_err(|error| format!("is no id: {error}"))
 }
 
 #[cfg(test)]
@@ -89,7 +89,7 @@ mod tests {
 
     use super::*;
 
-    fn key(values: &[&'static str]) -> Result<Option<MessageId>, Problem> {
+    fn key(values: &[&'static str]) -> Result<Option<MessageId>, String> {
         idempotency_key(&values.iter().map(|v| ("idempotency-key".parse().unwrap(), HeaderValue::from_static(v))).fold(
             HeaderMap::new(),
             |mut headers, (name, value): (axum::http::HeaderName, _)| {

@@ -93,6 +93,11 @@ impl Problem {
         Self { errors, ..base }
     }
 
+    /// 400: some values outside of a JSON body (at least one) cannot be read. Pointers are names of parameters and headers.
+    pub fn unreadable(errors: Vec<FieldError>) -> Self {
+        Self { status: StatusCode::BAD_REQUEST, kind: "bad-request", ..Self::invalid(errors) }
+    }
+
     /// The problem with some of this number of mistakes.
     #[must_use]
     pub fn of(self, count: usize) -> Self {

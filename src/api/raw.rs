@@ -1,19 +1,23 @@
-//! `POST /v1/routes/{route}/raw`: the body is the payload; the other fields are in the query and the headers.
+//! `POST /v1/routes/{route}/raw`: the body is the payload; the other fields are in the query and the headers. Every
+//! invalid parameter and header is found and named.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{
     extract::{Path, Query, Request, State},
-    http::{HeaderMap, HeaderValue, StatusCode, header},
+    http::{HeaderMap, HeaderValue, header},
     response::Response,
 };
-use serde::Deserialize;
+use serde::{
+    Deserialize,
+    de::{IntoDeserializer, value::StrDeserializer},
+};
 
 use super::{
     audit::Caller,
     body,
     post::{VIA, check_expiry, idempotency_key},
-    problem::Problem,
+    problem::{FieldError, Problem},
     scheduled,
     state::Api,
 };
@@ -38,9 +42,37 @@ pub struct RawQuery {
     id: Option<String>,
     key: Option<String>,
     flow: Option<String>,
-    max_attempts: Option<u32>,
+    max_attempts: Option<String>,
     expires_at: Option<String>,
-    on_conflict: Option<OnConflict>,
+    on_conflict: Option<String>,
+}
+
+/// Mistakes of a call, each with the name of its parameter or header.
+#[derive(Default)]
+struct Mistakes {
+    errors: Vec<FieldError>,
+    /// Whether a value could not be read: 400 instead of 422.
+    is_unreadable: bool,
+}
+
+impl Mistakes {
+    fn unreadable(&mut self, name: &str, text: impl Into<String>) {
+        self.errors.push(FieldError::new(name, text));
+        self.is_unreadable = true;
+    }
+
+    /// The value, or `None` after a mistake.
+    fn read<T>(&mut self, name: &str, value: Result<T, impl ToString>) -> Option<T> {
+        value.map_err(|error| self.unreadable(name, error.to_string())).ok()
+    }
+
+    fn end(self) -> Result<(), Problem> {
+        match self.errors.is_empty() {
+            true => Ok(()),
+            false if self.is_unreadable => Err(Problem::unreadable(self.errors)),
+            false => Err(Problem::invalid(self.errors)),
+        }
+    }
 }
 
 pub async fn raw(
@@ -50,19 +82,22 @@ pub async fn raw(
     Query(query): Query<RawQuery>,
     request: Request,
 ) -> Result<Response, Problem> {
+    let mut mistakes = Mistakes::default();
     let id = match &query.id {
-        Some(id) => Some(MessageId::parse_new(id).map_err(|error| Problem::bad_request(format!("`id`: {error}")))?),
-        None => idempotency_key(request.headers())?,
+        Some(id) => mistakes.read("id", MessageId::parse_new(id)),
+        None => mistakes.read("Idempotency-Key", idempotency_key(request.headers())).flatten(),
     };
-    let due = query.due()?;
-    let metadata = query.metadata(request.headers())?;
+    let due = query.due(&mut mistakes).unwrap_or(Due::NOW);
+    let on_conflict = query.on_conflict(&mut mistakes).unwrap_or_default();
+    let metadata = query.metadata(request.headers(), &mut mistakes);
+    mistakes.end()?;
     let body = body::read(&api.body_memory, request, api.max_payload).await?;
     let message = NewMessage {
         id: id.unwrap_or_else(|| (api.new_id)()),
         due,
         payload: body.bytes.clone(),
         metadata,
-        on_conflict: query.on_conflict.unwrap_or_default(),
+        on_conflict,
         record: None,
     };
     let messages = vec![message];
@@ -74,62 +109,59 @@ pub async fn raw(
 }
 
 impl RawQuery {
-    fn due(&self) -> Result<Due, Problem> {
-        match (&self.delay, &self.deliver_at) {
-            (None, None) => Ok(Due::NOW),
-            (Some(delay), None) => {
-                Due::parse_delay(delay).map_err(|error| Problem::bad_request(format!("`delay`: {error}")))
-            }
-            (None, Some(at)) => in_query(at).map(Due::At),
-            (Some(_), Some(_)) => Err(Problem::bad_request("`delay` and `deliver_at` exclude each other")),
+    fn due(&self, mistakes: &mut Mistakes) -> Option<Due> {
+        if self.delay.is_some() && self.deliver_at.is_some() {
+            mistakes.unreadable("delay", "`delay` and `deliver_at` exclude each other");
         }
+        let delay = self.delay.as_deref().and_then(|delay| mistakes.read("delay", Due::parse_delay(delay)));
+        let at = self.deliver_at.as_deref().and_then(|at| mistakes.read("deliver_at", in_query(at)));
+        delay.or(at.map(Due::At))
     }
 
-    fn metadata(&self, headers: &HeaderMap) -> Result<Metadata, Problem> {
+    fn on_conflict(&self, mistakes: &mut Mistakes) -> Option<OnConflict> {
+        let value: StrDeserializer<'_, serde::de::value::Error> = self.on_conflict.as_deref()?.into_deserializer();
+        mistakes.read("on_conflict", OnConflict::deserialize(value))
+    }
+
+    fn metadata(&self, headers: &HeaderMap, mistakes: &mut Mistakes) -> Metadata {
         let content_type = headers.get(header::CONTENT_TYPE).filter(|value| !value.is_empty());
-        let content_type = content_type.map(|value| text("Content-Type", value)).transpose()?;
+        let expires_at = self.expires_at.as_deref().and_then(|at| mistakes.read("expires_at", in_query(at)));
+        let max_attempts = self.max_attempts.as_deref().map(str::parse);
         let metadata = Metadata {
-            headers: forwarded(headers)?.into(),
+            headers: forwarded(headers, mistakes).into(),
             key: self.key.clone().filter(|key| !key.is_empty()),
             flow: self.flow.clone().filter(|flow| !flow.is_empty()),
-            content_type,
+            content_type: content_type.and_then(|value| mistakes.read("Content-Type", text(value))),
             properties: None,
             origin: None,
-            max_attempts: self.max_attempts,
-            expires_at: self.expires_at.as_deref().map(in_query).transpose()?.map(UnixMillis::get),
+            max_attempts: max_attempts.and_then(|number| mistakes.read("max_attempts", number)),
+            expires_at: expires_at.map(UnixMillis::get),
         };
-        let invalid =
-            |(field, text)| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", format!("{field}: {text}"));
-        metadata.validate().map_err(invalid).map(|()| metadata)
+        mistakes.errors.extend(metadata.mistakes().map(|(field, text)| FieldError::new(field, text)));
+        metadata
     }
 }
 
 /// A `+` in a query decodes to a space, so an unescaped `...T09:30:00+01:00` is accepted too.
-fn in_query(text: &str) -> Result<UnixMillis, Problem> {
-    parse_instant(text)
-        .or_else(|error| parse_instant(&text.replace(' ', "+")).map_err(|_| error))
-        .map_err(Problem::bad_request)
+fn in_query(text: &str) -> Result<UnixMillis, String> {
+    parse_instant(text).or_else(|error| parse_instant(&text.replace(' ', "+")).map_err(|_| error))
 }
 
-fn forwarded(headers: &HeaderMap) -> Result<BTreeMap<String, String>, Problem> {
+fn forwarded(headers: &HeaderMap, mistakes: &mut Mistakes) -> BTreeMap<String, String> {
     let mut forwarded = BTreeMap::new();
-    for (name, value) in headers {
-        let Some(name) = name.as_str().strip_prefix(FORWARD_PREFIX) else { continue };
-        let name = title_case(name);
-        let value = text(&name, value)?;
-        if forwarded.contains_key(&name) {
-            return Err(Problem::bad_request(format!("`Punctual-Forward-{name}` comes twice")));
-        }
-        forwarded.insert(name, value);
-    }
-    let mut encodings = headers.get_all(header::CONTENT_ENCODING).iter();
-    if let Some(value) = encodings.next() {
-        let value = text(CONTENT_ENCODING, value)?;
-        if encodings.next().is_some() || forwarded.insert(CONTENT_ENCODING.to_owned(), value).is_some() {
-            return Err(Problem::bad_request("`Content-Encoding` comes twice"));
+    let prefixed = headers.iter().filter_map(|(name, value)| {
+        let name = title_case(name.as_str().strip_prefix(FORWARD_PREFIX)?);
+        Some((format!("Punctual-Forward-{name}"), name, value))
+    });
+    let encodings = headers.get_all(header::CONTENT_ENCODING).iter();
+    let encodings = encodings.map(|value| (CONTENT_ENCODING.to_owned(), CONTENT_ENCODING.to_owned(), value));
+    for (header, name, value) in prefixed.chain(encodings) {
+        let Some(value) = mistakes.read(&header, text(value)) else { continue };
+        if forwarded.insert(name, value).is_some() {
+            mistakes.unreadable(&header, "comes twice");
         }
     }
-    Ok(forwarded)
+    forwarded
 }
 
 /// `x-trace-id` to `X-Trace-Id`. HTTP names have no case, and the parser dropped the original one. `/messages` keeps
@@ -142,9 +174,8 @@ fn title_case(name: &str) -> String {
     name.split('-').map(capital).collect::<Vec<_>>().join("-")
 }
 
-fn text(name: &str, value: &HeaderValue) -> Result<String, Problem> {
-    let text = std::str::from_utf8(value.as_bytes());
-    text.map(str::to_owned).map_err(|_| Problem::bad_request(format!("header `{name}` is not UTF-8")))
+fn text(value: &HeaderValue) -> Result<String, &'static str> {
+    std::str::from_utf8(value.as_bytes()).map(str::to_owned).map_err(|_| "is not UTF-8")
 }
 
 #[cfg(test)]
@@ -167,7 +198,9 @@ mod tests {
             ("x-other", "no"),
             ("content-type", "image/png"),
         ]);
-        let metadata = RawQuery::default().metadata(&all).unwrap();
+        let mut mistakes = Mistakes::default();
+        let metadata = RawQuery::default().metadata(&all, &mut mistakes);
+        assert!(mistakes.end().is_ok());
         let expected = [("X".to_owned(), "v".to_owned()), ("X-Trace-Id".to_owned(), "1".to_owned())];
         assert_eq!(metadata.headers, expected.into());
         assert_eq!(metadata.content_type.as_deref(), Some("image/png"));
@@ -181,7 +214,9 @@ mod tests {
             headers(&[("punctual-forward-", "x")]),
             headers(&[("punctual-forward-a", "1"), ("punctual-forward-a", "2")]),
         ] {
-            assert!(RawQuery::default().metadata(&bad).is_err(), "{bad:?}");
+            let mut mistakes = Mistakes::default();
+            RawQuery::default().metadata(&bad, &mut mistakes);
+            assert!(mistakes.end().is_err(), "{bad:?}");
         }
     }
 

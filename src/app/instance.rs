@@ -129,8 +129,10 @@ impl Instance {
         let queue = Arc::new(Queue::new(store.clone(), &sinks, config.redis.allow_eviction.0).with_windows(windows));
         let clock = Arc::new(RedisClock::new(queue.clone()));
         let waiting = Waiting { queue: queue.clone(), sinks, sources: running_sources.clone() };
+        let own = backend.connection().ok().map(|(connection, _)| connection);
+        let reachability = running_sinks.iter();
         let reachability =
-            running_sinks.iter().map(|(name, one)| (name.clone(), Reachability::new(one.clone()))).collect();
+            reachability.map(|(name, one)| (name.clone(), Reachability::new(one.clone(), own.clone()))).collect();
         Self {
             queue,
             store,
@@ -147,16 +149,22 @@ impl Instance {
         }
     }
 
-    /// Connects every sink before its first message, in the background, and logs failures. Must be called within a
-    /// tokio runtime.
-    pub fn check_sinks(&self) {
-        for (name, reachability) in self.reachability.clone() {
-            tokio::spawn(async move {
-                if let Some(Err(error)) = reachability.answer(FIRST_ANSWER).await {
-                    tracing::warn!(sink = name, error, "cannot deliver at present");
-                }
-            });
-        }
+    /// Connects every sink before its first message, in the background, and logs failures. Lists on the queue's Redis
+    /// are left to the returned function, to be called once Redis can be used. Must be called within a tokio runtime.
+    pub fn check_sinks(&self) -> impl FnOnce() + Send + use<> {
+        let (own, others): (Vec<_>, Vec<_>) =
+            self.reachability.iter().cloned().partition(|(_, one)| one.sink().is_on_redis());
+        let check = |sinks: Vec<(String, Reachability)>| {
+            for (name, reachability) in sinks {
+                tokio::spawn(async move {
+                    if let Some(Err(error)) = reachability.answer(FIRST_ANSWER).await {
+                        tracing::warn!(sink = name, error, "cannot deliver at present");
+                    }
+                });
+            }
+        };
+        check(others);
+        move || check(own)
     }
 
     /// The data of GET /v1/sinks and GET /v1/sources. Each waits at most for `max_wait`.

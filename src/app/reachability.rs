@@ -15,6 +15,7 @@ use tokio::{
 };
 
 use super::sinks::RunningSink;
+use crate::store::redis::connection::Connection;
 
 /// Time for which a result is reused, so that a dashboard that refreshes every second does not load a broker.
 const FRESH: Duration = Duration::from_secs(5);
@@ -27,13 +28,16 @@ type Answer = (Instant, Result<(), String>);
 #[derive(Clone)]
 pub struct Reachability {
     sink: RunningSink,
+    /// The queue's Redis, for a list on it.
+    own: Option<Arc<Connection>>,
     last: watch::Sender<Option<Answer>>,
     under_way: Arc<AtomicBool>,
 }
 
 impl Reachability {
-    pub fn new(sink: RunningSink) -> Self {
-        Self { sink, last: watch::Sender::default(), under_way: Arc::default() }
+    /// `own`: the queue's Redis, for a list on it.
+    pub fn new(sink: RunningSink, own: Option<Arc<Connection>>) -> Self {
+        Self { sink, own, last: watch::Sender::default(), under_way: Arc::default() }
     }
 
     pub fn sink(&self) -> &RunningSink {
@@ -60,7 +64,7 @@ impl Reachability {
         }
         let reachability = self.clone();
         tokio::spawn(async move {
-            let answer = timeout(ANSWER_TIMEOUT, reachability.sink.check()).await;
+            let answer = timeout(ANSWER_TIMEOUT, reachability.sink.check(reachability.own.as_deref())).await;
             let answer = answer.unwrap_or_else(|_| Err(format!("no answer in {ANSWER_TIMEOUT:?}")));
             reachability.under_way.store(false, Ordering::SeqCst);
             reachability.last.send_replace(Some((Instant::now(), answer)));

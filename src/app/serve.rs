@@ -92,7 +92,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     });
     tell_of_start(&config);
 
-    instance.check_sinks();
+    let check_own_lists = instance.check_sinks();
     let mut embedded = None;
     let started = match home {
         None => Ok(true),
@@ -112,7 +112,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let sources = sources::run(instance.running_sources, queue.clone(), instance.incidents.clone(), stopped.clone());
     let mut deliveries = tokio::spawn(async move {
         tokio::select! {
-            Ok(()) = preparation => {}
+            Ok(()) = preparation => check_own_lists(),
             () = asked(stopped.clone()) => return,
         }
         let work = async { tokio::join!(scheduler.run(stopped.clone()), sources, janitors, restorer, mover) };

@@ -6,6 +6,7 @@ use crate::{
     config::{Config, all_or_errors},
     scheduler::{Breaker, Target},
     sink::{Delivery, Domain, OpenSink, SinkSettings},
+    store::redis::{check_list, connection::Connection},
 };
 
 /// A sink of one or more routes.
@@ -52,8 +53,8 @@ impl RunningSink {
         let breaker = self.breaker.clone();
         match &self.sink {
             OpenSink::Sink(sink) => Target::Sink { sink: sink.clone(), breaker },
-            OpenSink::List { render, one_list } => {
-                Target::List { render: render.clone(), one_list: *one_list, breaker }
+            OpenSink::List { render, list } => {
+                Target::List { render: render.clone(), one_list: list.is_some(), breaker }
             }
         }
     }
@@ -66,14 +67,18 @@ impl RunningSink {
         }
     }
 
-    /// Checks that the external system is reachable. A list on the queue's own Redis needs no check.
+    /// Checks that the external system is reachable, or for a list on the queue's own Redis (`own`) that the user can
+    /// push into the list.
     ///
     /// # Errors
     /// The error as text for a person.
-    pub async fn check(&self) -> Result<(), String> {
-        match &self.sink {
-            OpenSink::Sink(sink) => sink.check().await,
-            OpenSink::List { .. } => Ok(()),
+    pub async fn check(&self, own: Option<&Connection>) -> Result<(), String> {
+        match (&self.sink, own) {
+            (OpenSink::Sink(sink), _) => sink.check().await,
+            (OpenSink::List { list, .. }, Some(own)) => {
+                check_list(own, list.as_deref(), true).await.map_err(|error| error.to_string())
+            }
+            (OpenSink::List { .. }, None) => Ok(()),
         }
     }
 

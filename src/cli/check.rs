@@ -143,10 +143,15 @@ fn shown(Problem { origin, path, text }: &Problem) -> Value {
 async fn ask_all(config: &Config, running_sinks: &BTreeMap<String, RunningSink>) -> BTreeMap<String, Answer> {
     let redis = within(ask_redis(config)).shared();
     let sinks = running_sinks.iter().map(async |(name, sink)| {
-        // A sink on the queue's own Redis has no other server to check.
-        let own = async { within(ask_sink(sink, &*config.sinks[name])).await.map(|()| None) };
-        let answer = if sink.is_on_redis() { redis.clone().await } else { own.await };
-        (format!("sinks.{name}"), answer.map(|_| config.sinks[name].remark()))
+        let settings = &*config.sinks[name];
+        let answer = if !sink.is_on_redis() {
+            within(ask_sink(sink, settings)).await
+        } else if let Err(error) = redis.clone().await {
+            Err(error)
+        } else {
+            within(ask_list(config, sink)).await
+        };
+        (format!("sinks.{name}"), answer.map(|()| settings.remark()))
     });
     let (namers, redis, sinks, sources) =
         tokio::join!(ask_namers(config), redis.clone(), join_all(sinks), ask_sources(config));
@@ -173,9 +178,18 @@ async fn ask_routes(config: &Config) -> Vec<(String, Answer)> {
 }
 
 async fn ask_sink(sink: &RunningSink, settings: &dyn SinkSettings) -> Result<(), String> {
-    sink.check().await?;
+    sink.check(None).await?;
     // Only here, not in the checks that the API shows, because the server logs a refusal.
     settings.check_rights(ANSWER_TIMEOUT).await
+}
+
+/// Checks a list on the queue's Redis, unless an embedded one runs only with `serve`.
+async fn ask_list(config: &Config, sink: &RunningSink) -> Result<(), String> {
+    if embedded_runs_later(config).await {
+        return Ok(());
+    }
+    let (own, _) = open(config).await.map_err(|error| error.to_string())?.connection()?;
+    sink.check(Some(&own)).await
 }
 
 async fn ask_sources(config: &Config) -> Vec<(String, Answer)> {

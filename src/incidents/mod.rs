@@ -1,5 +1,5 @@
 //! Log lines about problems. An outage is logged at once, then once a minute, and when it ends, with its duration and
-//! the number of waiting messages. Deaths are logged at once for each route, reason and kind of error, then counted;
+//! the number of waiting messages. One that begins again within a minute is logged after that minute. Deaths are logged at once for each route, reason and kind of error, then counted;
 //! evictions at once for each route and reason.
 //!
 //! Failures are reported here as often as they occur. An instance has one `Incidents`, which its clones share.
@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use self::{
-    outage::Outage,
+    outage::{Outage, Reminder},
     tally::{Counted, Tally},
 };
 use crate::message::DeadReason;
@@ -98,7 +98,9 @@ impl Incidents {
         if let Subject::Domain { sink, .. } = subject
             && state.domains(sink).count() >= MAX_DOMAINS
         {
-            return;
+            let up = state.domains(sink).find(|other| !state.outages[*other].is_down()).cloned();
+            let Some(up) = up else { return };
+            state.outages.remove(&up);
         }
         state.outages.insert(subject.clone(), Outage::new(now, error));
         log_start(subject, error);
@@ -107,21 +109,26 @@ impl Incidents {
     }
 
     pub fn is_down(&self, subject: &Subject) -> bool {
-        self.lock().outages.contains_key(subject)
+        self.lock().outages.get(subject).is_some_and(Outage::is_down)
     }
 
     /// Changes the error of a subject that is down and recovering but cannot be used yet. Logs no line.
     pub fn recovers(&self, subject: &Subject, error: &str) {
-        if let Some(outage) = self.lock().outages.get_mut(subject) {
+        if let Some(outage) = self.lock().outages.get_mut(subject).filter(|outage| outage.is_down()) {
             outage.failed_quietly(Instant::now(), error);
         }
     }
 
-    /// Reports that the subject is up. Returns whether it was down.
+    /// Reports that the subject is up. Returns whether it was down. The outage is kept for the rest of its interval, so
+    /// that outages in rapid succession are one pair of lines.
     pub fn ended(&self, subject: &Subject) -> bool {
         let mut state = self.lock();
-        let Some(outage) = state.outages.remove(subject) else { return false };
+        let outage = state.outages.get_mut(subject).filter(|outage| outage.is_down());
+        let Some(outage) = outage else { return false };
         let lasted = outage.lasted(Instant::now());
+        if !outage.ended() {
+            return true;
+        }
         if state.reported {
             state.ended.push((subject.clone(), lasted));
             drop(state);
@@ -229,12 +236,16 @@ impl State {
     fn due(&mut self, now: Instant) -> (Vec<Line>, Option<Instant>) {
         let ended = self.ended.drain(..).map(|(subject, lasted)| Line { subject, lasted, error: None });
         let mut lines: Vec<Line> = ended.collect();
+        self.outages.retain(|_, outage| outage.is_down() || outage.due() > now);
         for (subject, outage) in self.outages.iter_mut().filter(|(_, outage)| outage.due() <= now) {
-            let failed = outage.remind(now);
-            // A domain may have no message left that would show whether it is up.
-            if failed || !matches!(subject, Subject::Domain { .. }) {
-                let error = Some(outage.error().to_owned());
-                lines.push(Line { subject: subject.clone(), lasted: outage.lasted(now), error });
+            match outage.remind(now) {
+                Reminder::Began => log_start(subject, outage.error()),
+                // A domain may have no message left that would show whether it is up.
+                Reminder::Silent if matches!(subject, Subject::Domain { .. }) => {}
+                Reminder::Failed | Reminder::Silent => {
+                    let error = Some(outage.error().to_owned());
+                    lines.push(Line { subject: subject.clone(), lasted: outage.lasted(now), error });
+                }
             }
         }
         for ((route, reason, _), tally) in &mut self.deaths {

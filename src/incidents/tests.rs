@@ -101,6 +101,40 @@ async fn an_outage_is_a_line_at_once_one_a_minute_and_one_at_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn outages_that_end_and_begin_again_are_one_pair_of_lines_a_minute() {
+    for subject in [Subject::Source("in".into()), sink(), domain("a")] {
+        let fixture = Fixture::new();
+        let mut lines = Vec::new();
+        for second in 0..150 {
+            fixture.incidents.failed(&subject, "the route is full");
+            advance(Duration::from_millis(500)).await;
+            assert!(fixture.incidents.ended(&subject) && !fixture.incidents.is_down(&subject));
+            lines.extend(fixture.lines().await.into_iter().map(|line| (second, line)));
+            advance(Duration::from_millis(499)).await;
+        }
+        assert_eq!(lines.len(), 6, "{lines:#?}");
+        for pair in lines.chunks(2) {
+            assert!(pair[0].1.starts_with("WARN ") && pair[1].1.starts_with("INFO "), "{lines:#?}");
+        }
+        // One that lasts is logged at the end of the minute, another cause at once.
+        fixture.incidents.failed(&subject, "the route is full");
+        assert_eq!(fixture.lines().await, [""; 0]);
+        advance(LOG_INTERVAL).await;
+        let lines = fixture.lines().await;
+        assert!(lines.len() == 1 && lines[0].starts_with("WARN ") && !lines[0].contains("still"), "{lines:?}");
+        fixture.incidents.ended(&subject);
+        assert_eq!(fixture.lines().await.len(), 1);
+        fixture.incidents.failed(&subject, "no connection");
+        assert_eq!(fixture.lines().await.len(), 1);
+        fixture.incidents.ended(&subject);
+        assert_eq!(fixture.lines().await.len(), 1);
+        advance(LOG_INTERVAL).await;
+        assert_eq!(fixture.lines().await, [""; 0]);
+        assert_eq!(fixture.incidents.lock().outages.len(), 0, "nothing is kept");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn another_cause_is_logged_at_once_and_only_the_first_time() {
     let fixture = Fixture::new();
     for round in 0..3 {
@@ -128,6 +162,10 @@ async fn a_domain_is_logged_again_only_if_it_failed_again_and_ten_of_a_sink_are(
         fixture.incidents.failed(&domain(&format!("d{n}")), "HTTP 404");
     }
     assert_eq!(fixture.lines().await.len(), MAX_DOMAINS - 1);
+    // A domain that is up again makes room for another one.
+    assert!(fixture.incidents.ended(&domain("d2")));
+    fixture.incidents.failed(&domain("other"), "HTTP 404");
+    assert_eq!(fixture.lines().await.len(), 2);
     fixture.incidents.forget_domains("hook");
     assert!(!fixture.incidents.ended(&domain("d1")));
 }

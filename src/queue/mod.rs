@@ -13,6 +13,7 @@ mod pending;
 mod registry;
 mod scatter;
 
+pub use growth::Room;
 pub use handle::{Queue, check_due};
 pub use registry::StartError;
 

@@ -50,8 +50,9 @@ pub enum OpenSink {
     /// A list on the queue's own Redis. The store pushes and acknowledges a message in one step, exactly once.
     List {
         render: Render,
-        /// Whether all messages go into the same list. If so, an error of the list is not a failure of a message.
-        one_list: bool,
+        /// The list of all messages; `None` if each message names its list. An error of the only list is not a failure
+        /// of a message.
+        list: Option<Arc<str>>,
     },
 }
 

@@ -42,10 +42,12 @@ pub struct Own {
     answered: bool,
 }
 
+type Transport = TokioIo<Wire<Arc<Exchange>>>;
+
 /// Reads and writes while it is polled: by the worker, in the worker's task.
 struct Driver {
     /// `None` when the connection has ended. It is dropped at its end, so that everything that waits for it also ends.
-    connection: Option<Box<http1::Connection<TokioIo<Wire>, Body>>>,
+    connection: Option<Box<http1::Connection<Transport, Body>>>,
     _permit: ConnectionPermit,
 }
 
@@ -78,7 +80,8 @@ impl Own {
     /// # Errors
     /// Why the endpoint cannot be used over HTTP/1.
     pub async fn open(stream: Box<dyn Stream>, permit: ConnectionPermit, once: bool) -> Result<Self, hyper::Error> {
-        let (wire, exchange) = Wire::new(stream);
+        let exchange = Arc::<Exchange>::default();
+        let wire = Wire::new(stream, Arc::clone(&exchange));
         // A reply that is still not valid HTTP counts by its status line. Its connection is not used again.
         let mut builder = http1::Builder::new();
         builder

@@ -1,22 +1,13 @@
 //! Observes the HTTP/2 frames of a connection. It notes facts that the client library does not report: the streams that
 //! were written, the streams that a GOAWAY excludes, and the status of a reply if the library refuses the head.
 
-use std::{
-    collections::HashMap,
-    io::{self, IoSlice},
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use http::StatusCode;
 use parking_lot::Mutex;
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    sync::Notify,
-};
+use tokio::sync::Notify;
 
-use super::wire::Stream;
+use super::wire::Observer;
 
 /// Bytes that a client sends before its first frame (RFC 9113, section 3.4).
 const PREFACE: usize = 24;
@@ -199,70 +190,28 @@ impl Reader {
     }
 }
 
-/// The transport of an HTTP/2 connection.
-pub struct Tap {
-    stream: Box<dyn Stream>,
+/// Observes the transport of an HTTP/2 connection.
+pub struct FrameObserver {
     frames: Arc<Frames>,
     read: Reader,
     written: Reader,
 }
 
-impl Tap {
-    pub fn new(stream: Box<dyn Stream>) -> (Self, Arc<Frames>) {
+impl FrameObserver {
+    pub fn new() -> (Self, Arc<Frames>) {
         let frames = Arc::<Frames>::default();
-        let tap = Self { stream, frames: Arc::clone(&frames), read: Reader::after(0), written: Reader::after(PREFACE) };
-        (tap, frames)
+        let observer = Self { frames: Arc::clone(&frames), read: Reader::after(0), written: Reader::after(PREFACE) };
+        (observer, frames)
     }
 }
 
-impl AsyncRead for Tap {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        let Self { frames, read, .. } = &mut *self;
-        read.read(&buffer.filled()[before..], |frame| frames.received(frame));
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Tap {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let count = ready!(Pin::new(&mut self.stream).poll_write(context, bytes))?;
-        let Self { frames, written, .. } = &mut *self;
-        written.read(&bytes[..count], |frame| frames.sent(frame));
-        Poll::Ready(Ok(count))
+impl Observer for FrameObserver {
+    fn read(&mut self, bytes: &[u8]) {
+        self.read.read(bytes, |frame| self.frames.received(frame));
     }
 
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let count = ready!(Pin::new(&mut self.stream).poll_write_vectored(context, slices))?;
-        let Self { frames, written, .. } = &mut *self;
-        let mut left = count;
-        for slice in slices {
-            let taken = left.min(slice.len());
-            written.read(&slice[..taken], |frame| frames.sent(frame));
-            left -= taken;
-        }
-        Poll::Ready(Ok(count))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+    fn written(&mut self, bytes: &[u8]) {
+        self.written.read(bytes, |frame| self.frames.sent(frame));
     }
 }
 

@@ -26,8 +26,8 @@ use tokio::{
 use super::{
     body::ReplyBody,
     errors::{ConnectionPermit, LostReply, SendError},
-    frames::{Frames, Tap},
-    wire::Stream,
+    frames::{FrameObserver, Frames},
+    wire::{Stream, Wire},
 };
 
 /// Interval of pings while requests are in flight. They detect a peer that was lost.
@@ -86,10 +86,10 @@ impl Shared {
     /// # Errors
     /// Why the endpoint cannot be used over HTTP/2.
     pub async fn open(stream: Box<dyn Stream>, permit: ConnectionPermit) -> Result<Self, h2::Error> {
-        let (tap, frames) = Tap::new(stream);
+        let (observer, frames) = FrameObserver::new();
         let mut builder = Builder::new();
         builder.enable_push(false).initial_window_size(STREAM_WINDOW).max_header_list_size(MAX_HEAD);
-        let (sender, mut connection) = builder.handshake(tap).await?;
+        let (sender, mut connection) = builder.handshake(Wire::new(stream, observer)).await?;
         let state = Arc::new(State {
             frames,
             streams: Mutex::new(0),
@@ -217,7 +217,11 @@ impl Shared {
 }
 
 /// Drives the connection. Returns when it is closed, when its last handle is dropped, or when the peer does not answer.
-async fn drive(connection: Connection<Tap, Bytes>, mut pings: PingPong, state: &State) -> Result<(), h2::Error> {
+async fn drive(
+    connection: Connection<Wire<FrameObserver>, Bytes>,
+    mut pings: PingPong,
+    state: &State,
+) -> Result<(), h2::Error> {
     let lost = async {
         loop {
             sleep(PING_INTERVAL).await;

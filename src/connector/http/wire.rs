@@ -1,5 +1,5 @@
-//! The transport below the HTTP/1 parser. It notes facts that the parser does not report when it fails: whether
-//! anything of a request was written, and the status line of the reply.
+//! The transport below the parsers. Its observer notes facts that a parser does not report when it fails. The observer
+//! of HTTP/1 notes whether anything of a request was written, and the status line of the reply.
 
 use std::{
     io::{self, IoSlice},
@@ -16,9 +16,16 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-pub struct Wire {
+/// Sees the bytes that pass.
+pub trait Observer: Send + Unpin {
+    fn read(&mut self, bytes: &[u8]);
+    fn written(&mut self, bytes: &[u8]);
+}
+
+/// A connection with an observer.
+pub struct Wire<O> {
     stream: Box<dyn Stream>,
-    exchange: Arc<Exchange>,
+    observer: O,
 }
 
 /// The request under way on a connection, and its reply.
@@ -56,20 +63,23 @@ impl Exchange {
     }
 }
 
-impl Wire {
-    pub fn new(stream: Box<dyn Stream>) -> (Self, Arc<Exchange>) {
-        let exchange = Arc::<Exchange>::default();
-        (Self { stream, exchange: Arc::clone(&exchange) }, exchange)
+impl Observer for Arc<Exchange> {
+    fn read(&mut self, bytes: &[u8]) {
+        self.lock().line.read(bytes);
     }
 
-    fn written(&self, result: &io::Result<usize>) {
-        if matches!(result, Ok(1..)) {
-            self.exchange.lock().written = true;
-        }
+    fn written(&mut self, bytes: &[u8]) {
+        self.lock().written |= !bytes.is_empty();
     }
 }
 
-impl AsyncRead for Wire {
+impl<O: Observer> Wire<O> {
+    pub fn new(stream: Box<dyn Stream>, observer: O) -> Self {
+        Self { stream, observer }
+    }
+}
+
+impl<O: Observer> AsyncRead for Wire<O> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -77,16 +87,16 @@ impl AsyncRead for Wire {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        self.exchange.lock().line.read(&buffer.filled()[before..]);
+        self.observer.read(&buffer.filled()[before..]);
         Poll::Ready(Ok(()))
     }
 }
 
-impl AsyncWrite for Wire {
+impl<O: Observer> AsyncWrite for Wire<O> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let result = ready!(Pin::new(&mut self.stream).poll_write(context, bytes));
-        self.written(&result);
-        Poll::Ready(result)
+        let count = ready!(Pin::new(&mut self.stream).poll_write(context, bytes))?;
+        self.observer.written(&bytes[..count]);
+        Poll::Ready(Ok(count))
     }
 
     fn poll_write_vectored(
@@ -94,9 +104,14 @@ impl AsyncWrite for Wire {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let result = ready!(Pin::new(&mut self.stream).poll_write_vectored(context, slices));
-        self.written(&result);
-        Poll::Ready(result)
+        let count = ready!(Pin::new(&mut self.stream).poll_write_vectored(context, slices))?;
+        let mut left = count;
+        for slice in slices {
+            let taken = left.min(slice.len());
+            self.observer.written(&slice[..taken]);
+            left -= taken;
+        }
+        Poll::Ready(Ok(count))
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -9,7 +9,7 @@ mod settings;
 
 pub use self::settings::RedisListSettings;
 
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration, vec};
+use std::{borrow::Cow, collections::BTreeMap, fmt, sync::Arc, time::Duration, vec};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -26,7 +26,10 @@ use crate::{
     },
     store::{
         StoreError,
-        redis::connection::{Connection, NO_ANSWER, client},
+        redis::{
+            check_list,
+            connection::{Connection, NO_ANSWER, client},
+        },
     },
 };
 
@@ -143,16 +146,19 @@ impl Sink for RedisListSink {
         stream::iter(commands).for_each_concurrent(MAX_COMMANDS, |command| self.push(command, deadline, report)).await;
     }
 
-    /// Checks that the key is a list or does not exist. If the messages name the key, checks only the server.
+    /// Checks that the user can push, and that the key is a list or does not exist. If the messages name the key, checks
+    /// only the server and the right to the command.
     async fn check(&self) -> Result<(), String> {
-        let with_address = |error: StoreError| format!("{}: {error}", self.address);
-        let Some(key) = self.key.as_constant() else {
-            return self.connection.run(&cmd("PING")).await.map_err(with_address);
+        let with_address = |error: &dyn fmt::Display| format!("{}: {error}", self.address);
+        let key = self.key.as_constant();
+        check_list(&self.connection, key, false).await.map_err(|error| with_address(&error))?;
+        let Some(key) = key else {
+            return self.connection.run(&cmd("PING")).await.map_err(|error| with_address(&error));
         };
         match self.connection.run::<String>(cmd("TYPE").arg(key)).await {
             Ok(kind) if kind == "list" || kind == "none" => Ok(()),
             Ok(kind) => Err(format!("key `{key}` holds a {kind}, not a list")),
-            Err(error) => Err(with_address(error)),
+            Err(error) => Err(with_address(&error)),
         }
     }
 }

@@ -117,7 +117,7 @@ impl SinkSettings for RedisListSettings {
 
     fn open(&self) -> Result<OpenSink, String> {
         match &self.url {
-            None => Ok(OpenSink::List { render: self.clone().render(), one_list: self.varying().is_none() }),
+            None => Ok(OpenSink::List { render: self.clone().render(), list: self.key.as_constant().map(Into::into) }),
             Some(_) => RedisListSink::new(self).map(OpenSink::new),
         }
     }

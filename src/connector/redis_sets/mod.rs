@@ -14,13 +14,18 @@ mod settings;
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use tokio::sync::watch;
+use tokio::{sync::watch, time::sleep};
 
 pub use self::settings::{DelayQueueSettings, MemberPayload, ScoreUnit, SortedSetSettings};
 use crate::{
     source::{Bells, Intake, QueueRedis, Source},
-    store::redis::{DelayQueueKeys, ExternalPlace, connection::Connection},
+    store::redis::{DelayQueueKeys, ExternalPlace, SafetyError, check_place, connection::Connection},
 };
+
+/// Interval of checks of the rights: a check opens a connection and takes up to 31 commands.
+const CHECK_INTERVAL: Duration = Duration::from_mins(1);
+/// Interval after a failed check.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A source of external keys.
 pub struct RedisSets {
@@ -61,6 +66,30 @@ impl RedisSets {
         source
     }
 
+    /// Reports missing rights, which stop messages only when some are due.
+    async fn keep_checked(&self, intake: &Intake) {
+        loop {
+            let pause = match check_place(&self.connection, &self.place).await {
+                Ok(()) => {
+                    intake.running();
+                    CHECK_INTERVAL
+                }
+                Err(error) => {
+                    // `follow` reports an outage of Redis.
+                    if matches!(error, SafetyError::Denied { .. }) {
+                        intake.failing(&error.to_string());
+                    }
+                    RETRY_INTERVAL
+                }
+            };
+            sleep(pause).await;
+        }
+    }
+
+    fn has_lists(&self) -> bool {
+        matches!(self.place, ExternalPlace::DelayQueue(_))
+    }
+
     /// Each key, its type, and the command that counts its members.
     fn parts(&self) -> Vec<(&String, &'static str, &'static str)> {
         match &self.place {
@@ -78,7 +107,7 @@ impl RedisSets {
 #[async_trait]
 impl Source for RedisSets {
     async fn run(&self, intake: Intake, mut stop: watch::Receiver<bool>) {
-        let work = async { tokio::join!(self.follow(&intake), self.keep_bodies(&intake)) };
+        let work = async { tokio::join!(self.follow(&intake), self.keep_bodies(&intake), self.keep_checked(&intake)) };
         tokio::select! {
             // Each move is one script, so a stop interrupts none.
             _ = stop.wait_for(|stop| *stop) => {}
@@ -87,6 +116,7 @@ impl Source for RedisSets {
     }
 
     async fn check(&self) -> Result<(), String> {
+        check_place(&self.connection, &self.place).await.map_err(|error| error.to_string())?;
         for (key, wanted, _) in self.parts() {
             let kind: String =
                 self.connection.run(redis::cmd("TYPE").arg(key)).await.map_err(|error| error.to_string())?;
@@ -95,6 +125,14 @@ impl Source for RedisSets {
             }
         }
         Ok(())
+    }
+
+    async fn advice(&self) -> Option<String> {
+        (!self.has_notifications().await).then(|| {
+            let flags = if self.has_lists() { "Kzl" } else { "Kz" };
+            let poll = self.poll;
+            format!("polls every {poll:?}: Redis is not set to `notify-keyspace-events {flags}`, or denies +config|get")
+        })
     }
 
     fn bells(&self) -> Option<&Bells> {

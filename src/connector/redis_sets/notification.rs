@@ -1,7 +1,6 @@
 //! Keyspace notifications: their channels, and whether Redis sends them.
 
 use super::RedisSets;
-use crate::store::redis::ExternalPlace;
 
 impl RedisSets {
     /// The channels of this source's keys.
@@ -16,8 +15,7 @@ impl RedisSets {
         command.arg("GET").arg("notify-keyspace-events");
         let reply: Result<Vec<String>, _> = self.connection.run(&command).await;
         let flags = reply.ok().and_then(|mut reply| reply.pop()).unwrap_or_default();
-        let lists = matches!(self.place, ExternalPlace::DelayQueue(_));
-        covers(&flags, lists)
+        covers(&flags, self.has_lists())
     }
 }
 

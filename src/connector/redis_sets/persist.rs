@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::RedisSets;
+use super::{RETRY_INTERVAL, RedisSets};
 use crate::{
-    source::{Intake, Stopped},
+    source::Intake,
     store::{
         StoreError,
         redis::{DelayQueueKeys, ExternalPlace},
@@ -16,8 +16,6 @@ use crate::{
 
 /// Pause between two scans. A body lives at least an hour.
 const SCAN_INTERVAL: Duration = Duration::from_mins(5);
-/// Pause after a scan that failed.
-const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Ids of one step. It blocks Redis for 0.1 ms.
 const STEP: usize = 200;
 /// Pause between two steps. A million bodies take a minute, and 1 % of Redis' time.
@@ -25,23 +23,12 @@ const STEP_PAUSE: Duration = Duration::from_millis(10);
 
 impl RedisSets {
     /// Returns at once unless the source is a delayqueue, for which it never returns.
-    pub(super) async fn keep_bodies(&self, intake: &Intake) -> Result<(), Stopped> {
-        let ExternalPlace::DelayQueue(keys) = &self.place else { return Ok(()) };
+    pub(super) async fn keep_bodies(&self, intake: &Intake) {
+        let ExternalPlace::DelayQueue(keys) = &self.place else { return };
         loop {
-            let pause = match self.scan(intake, keys).await {
-                Ok(()) => {
-                    intake.running();
-                    SCAN_INTERVAL
-                }
-                Err(error) => {
-                    // `follow` reports an outage of Redis.
-                    if is_denied(&error) && intake.impaired(&format!("bodies may expire: {error}")) {
-                        tracing::warn!(source = intake.name(), %error, "cannot remove the expiry of waiting bodies");
-                    }
-                    RETRY_INTERVAL
-                }
-            };
-            sleep(pause).await;
+            // `follow` reports an outage of Redis, `keep_checked` a missing right.
+            let is_done = self.scan(intake, keys).await.is_ok();
+            sleep(if is_done { SCAN_INTERVAL } else { RETRY_INTERVAL }).await;
         }
     }
 
@@ -76,11 +63,6 @@ impl RedisSets {
         }
         Ok(())
     }
-}
-
-/// Whether only operators can correct the error.
-fn is_denied(error: &StoreError) -> bool {
-    matches!(error, StoreError::Unavailable { kind: "noperm" | "other", .. } | StoreError::WrongType { .. })
 }
 
 async fn persist(intake: &Intake, keys: &DelayQueueKeys, ids: &[Vec<u8>]) -> Result<(), StoreError> {

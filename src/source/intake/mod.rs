@@ -95,6 +95,23 @@ impl Intake {
         self.repeat(|| self.queue.check_growing(&self.route)).await
     }
 
+    /// Waits until the limits of the route leave room. Returns the number of messages, at most `max`. Does not report
+    /// Redis as healthy, like `until_growing`.
+    ///
+    /// # Errors
+    /// When punctual stops first.
+    pub async fn until_room(&self, max: u16) -> Result<u16, Stopped> {
+        let (started, _clear) = (Instant::now(), ClearOnDrop(self, Side::Limits));
+        loop {
+            let Some(room) = self.repeat(|| self.queue.room(&self.route)).await? else { return Ok(max) };
+            if room.messages > 0 {
+                return Ok(u16::try_from(room.messages).map_or(max, |room| room.min(max)));
+            }
+            self.report_failing(Side::Limits, room.limit.explain());
+            self.wait_since(started).await?;
+        }
+    }
+
     /// Returns when Redis has all entries. If several entries replace or cancel one id, only the last takes effect.
     ///
     /// `stored` gets the indices of entries as soon as Redis has them, each index once: the source can acknowledge them

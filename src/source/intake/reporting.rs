@@ -24,12 +24,6 @@ impl Intake {
         self.report_failing(Side::System, error);
     }
 
-    /// Records an error of the external system that does not prevent taking messages. Returns whether the error is new,
-    /// so that the caller logs it.
-    pub fn impaired(&self, error: &str) -> bool {
-        self.health.set_failing(Side::System, error)
-    }
-
     /// Records messages that were taken and are in Redis.
     pub fn took(&self, count: u64) {
         if count > 0 {

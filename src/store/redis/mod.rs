@@ -37,6 +37,7 @@ pub use external::{ExternalDue, ExternalEntry, ExternalPlace, MoveOutcome, Pendi
 pub use keys::DelayQueueKeys;
 pub use read::{HORIZONS, Listed, PARKED, PartitionForecast, PartitionStats};
 pub use repartition::{Carried, Moved};
+pub use rights::{check_list, check_place};
 pub use route::{Registration, RegistrationError, Registrations, RouteSettings};
 pub use safety::{Safety, SafetyError};
 pub use wake::WakeListener;

@@ -8,7 +8,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::support::{ApiServer, MAX_PAYLOAD, REQUEST_TIMEOUT};
+use crate::support::{ApiServer, MAX_PAYLOAD, REQUEST_TIMEOUT, answer};
 
 /// Sends bytes as they are and reads what comes back until the server closes.
 async fn talk(server: &ApiServer, request: &[u8]) -> String {
@@ -145,6 +145,36 @@ async fn hostile_raw_requests_are_refused() {
         assert!((400..500).contains(&status_of(&reply)), "{name}: {reply}");
     }
     assert_eq!(server.ids_in("a", "pending").await.len(), 1, "only the one of allowed length");
+}
+
+#[tokio::test]
+async fn all_mistakes_of_a_raw_call_are_named_at_once() {
+    let server = ApiServer::start().await;
+    let query = "id=a%00b&delay=soon&deliver_at=never&key=a%0D%0Ab&max_attempts=x&expires_at=late&on_conflict=x";
+    let call = server.request("POST", &format!("/v1/routes/a/raw?{query}"));
+    let call = call.header("Punctual-Forward-Host", "x").header("Punctual-Forward-X", "1");
+    let refused = answer(call.header("Punctual-Forward-X", "2").header("Content-Encoding", "gzip").body("x")).await;
+    assert_eq!(refused.problem(400), "bad-request");
+    let errors = refused.json["errors"].as_array().expect("errors");
+    let named: Vec<&str> = errors.iter().map(|error| error["pointer"].as_str().expect("a name")).collect();
+    let expected = [
+        "id",
+        "delay",
+        "delay",
+        "deliver_at",
+        "on_conflict",
+        "expires_at",
+        "Punctual-Forward-X",
+        "max_attempts",
+        "headers",
+        "key",
+    ];
+    assert_eq!(named, expected, "{}", refused.text);
+    // Values that can be read and are not allowed.
+    let refused = server.call("POST", "/v1/routes/a/raw?key=a%0D%0Ab&max_attempts=0", "x").await;
+    assert_eq!(refused.problem(422), "invalid");
+    assert_eq!(refused.json["errors"].as_array().map(Vec::len), Some(2), "{}", refused.text);
+    assert!(server.ids_in("a", "pending").await.is_empty());
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{client::Client, eventually};
-use crate::support::{RedisServer, punctual::Punctual, receiver::Receiver};
+use crate::support::{RedisServer, command::Workplace, punctual::Punctual, receiver::Receiver};
 
 const PAGE: &str = include_str!("../../../docs/redis.md");
 
@@ -154,15 +154,8 @@ async fn the_rights_that_the_documents_list_are_enough() {
 async fn the_further_rights_are_enough_for_lists_and_sources_on_the_same_redis() {
     let redis = RedisServer::start_with(&["--notify-keyspace-events", "Kzl"]).await;
     let (rule, further) = documented();
-    limit(&redis, &[&rule[..], &further, &["~jobs", "~theirs", "~task:*", "~dp:q:*"]].concat()).await;
-    let punctual = Punctual::start(&format!(
-        "redis: {{ url: 'redis://127.0.0.1:{}/0', username: limited, password: secret }}\n\
-         sinks: {{ jobs: {{ type: redis_list, key: jobs }} }}\nroutes: {{ list: {{ sink: jobs }} }}\nsources:\n\
-         \x20 set: {{ type: sorted_set, key: theirs, payload: hash, hash_prefix: 'task:', route: list }}\n\
-         \x20 go: {{ type: delayqueue, name: q, hash_tag: false, prefix: dp, route: list }}\n",
-        redis.port()
-    ))
-    .await;
+    limit(&redis, &[&rule[..], &further, &PATTERNS].concat()).await;
+    let punctual = Punctual::start(&with_list_and_sources(&redis)).await;
     let mut raw = redis.connection().await;
     let mut pipe = redis::pipe();
     pipe.hset("task:1", "field", "value").zadd("theirs", "task:1", 1);
@@ -178,6 +171,126 @@ async fn the_further_rights_are_enough_for_lists_and_sources_on_the_same_redis()
     assert_eq!(sources.status, 200);
     assert_eq!(warnings(&punctual), [""; 0]);
     assert_nothing_was_denied(&redis).await;
+}
+
+/// Keys of the sink and the sources below, in patterns.
+const PATTERNS: [&str; 4] = ["~jobs", "~theirs", "~task:*", "~dp:q:*"];
+
+fn with_list_and_sources(redis: &RedisServer) -> String {
+    format!(
+        "redis: {{ url: 'redis://127.0.0.1:{}/0', username: limited, password: secret }}\n\
+         sinks: {{ jobs: {{ type: redis_list, key: jobs }} }}\nroutes: {{ list: {{ sink: jobs }} }}\nsources:\n\
+         \x20 set: {{ type: sorted_set, key: theirs, payload: hash, hash_prefix: 'task:', route: list }}\n\
+         \x20 go: {{ type: delayqueue, name: q, hash_tag: false, prefix: dp, route: list }}\n",
+        redis.port()
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_right_of_lists_and_sources_that_is_missing_alone_is_named_by_the_check() {
+    let redis = RedisServer::start_with(&["--notify-keyspace-events", "Kzl"]).await;
+    let (rule, further) = documented();
+    let all: Vec<&str> = [&rule[..], &further, &PATTERNS].concat();
+    let workplace = Workplace::with(&with_list_and_sources(&redis));
+    let mut raw = redis.connection().await;
+    let mut pipe = redis::pipe();
+    pipe.rpush("jobs", "theirs").zadd("theirs", "task:1", "9e12").hset("task:1", "field", "value");
+    pipe.exec_async(&mut raw).await.expect("written");
+    let writes = async || {
+        let info: String =
+            redis::cmd("INFO").arg("persistence").query_async(&mut redis.connection().await).await.expect("facts");
+        info.lines().find(|line| line.starts_with("rdb_changes_since_last_save")).expect("a count").to_owned()
+    };
+    let before = writes().await;
+    let check = async || {
+        let ended = workplace.run(&["check", "--connect", "--json"]).await;
+        let report: serde_json::Value = serde_json::from_str(&ended.out).expect("JSON");
+        (ended.code, report)
+    };
+    limit(&redis, &[&["reset"][..], &["on", ">secret"], &all].concat()).await;
+    let (code, report) = check().await;
+    assert_eq!((code, report["advice"].to_string()), (Some(0), "{}".into()), "{report}");
+    assert_nothing_was_denied(&redis).await;
+    // Rights of replication, and those that the log names at the start.
+    let others = ["+role", "+wait", "&__keyspace@*", "+info", "+script|load", "+publish"];
+    for missing in further.iter().chain(&PATTERNS).filter(|right| !others.contains(right)) {
+        let granted: Vec<&str> = all.iter().copied().filter(|right| right != missing).collect();
+        limit(&redis, &[&["reset"][..], &["on", ">secret"], &granted].concat()).await;
+        let (code, report) = check().await;
+        let is_optional = *missing == "+config|get";
+        assert_eq!(code, Some(i32::from(!is_optional)), "{missing}: {report}");
+        let said = if is_optional { &report["advice"] } else { &report["answers"] };
+        let said: Vec<String> = said.as_object().expect("answers").values().map(ToString::to_string).collect();
+        let name = missing.trim_end_matches('*');
+        assert!(said.iter().any(|text| text.contains(name)), "{missing}: {said:?}");
+    }
+    assert_eq!(writes().await, before, "nothing is written");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_right_of_a_list_or_a_source_is_named_before_a_message_is_due() {
+    let redis = RedisServer::start_with(&["--notify-keyspace-events", "Kzl"]).await;
+    let (rule, further) = documented();
+    limit(&redis, &[&rule[..], &further, &PATTERNS, &["-ltrim", "-hkeys"]].concat()).await;
+    let punctual = Punctual::start(&with_list_and_sources(&redis)).await;
+    let client = Client::of(&punctual);
+    eventually("each is named in the log", Duration::from_secs(5), async || {
+        let log = punctual.log();
+        let named = |subject: &str, right: &str| {
+            log.lines().any(|line| line.contains("WARN") && line.contains(subject) && line.contains(right))
+        };
+        let all =
+            named("sink=\"jobs\"", "+ltrim") && named("source=\"set\"", "+hkeys") && named("source=\"go\"", "+ltrim");
+        all.then_some(())
+    })
+    .await;
+    let check = client.sink("jobs").await["check"].clone();
+    assert!(check.as_str().is_some_and(|text| text.contains("+ltrim")), "{check}");
+    assert_eq!(client.readiness().await.status, 200, "other routes are not affected");
+
+    limit(&redis, &["+ltrim", "+hkeys"]).await;
+    eventually("the sources take messages", Duration::from_secs(15), async || {
+        let answer = client.call("GET", "/v1/sources", "").await;
+        let sources = answer.json["sources"].as_array().expect("sources").clone();
+        sources.iter().all(|source| source["state"] == "running").then_some(())
+    })
+    .await;
+    eventually("the sink is usable", Duration::from_secs(15), async || {
+        (client.sink("jobs").await["check"] == "ok").then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_right_on_another_redis_is_named_and_nothing_is_pushed() {
+    let (queue, other) = (RedisServer::start().await, RedisServer::start().await);
+    let workplace = Workplace::with(&format!(
+        "redis: {{ url: '{}' }}\nroutes: {{ one: {{ sink: jobs }}, many: {{ sink: varying }} }}\nsinks:\n\
+         \x20 jobs: {{ type: redis_list, key: jobs, url: 'redis://limited:secret@127.0.0.1:{port}/0' }}\n\
+         \x20 varying:\n    {{ type: redis_list, key: 'jobs-{{key}}', allow: ['jobs-*'],\n\
+         \x20     url: 'redis://limited:secret@127.0.0.1:{port}/0' }}\n",
+        queue.url(),
+        port = other.port()
+    ));
+    let all = ["-@all", "+ping", "+select", "+type", "+rpush", "+multi", "~jobs", "~jobs-*"];
+    for (missing, name, also_varying) in [
+        ("", "ok", true),
+        ("+type", "+type", true),
+        ("+rpush", "+rpush", true),
+        ("+multi", "+multi", true),
+        ("~jobs", "~jobs", false),
+    ] {
+        let granted: Vec<&str> = all.iter().copied().filter(|right| *right != missing).collect();
+        limit(&other, &[&["reset"][..], &["on", ">secret"], &granted].concat()).await;
+        let ended = workplace.run(&["check", "--connect", "--json"]).await;
+        let report: serde_json::Value = serde_json::from_str(&ended.out).expect("JSON");
+        for (sink, is_missing) in [("sinks.jobs", true), ("sinks.varying", also_varying)] {
+            let said = report["answers"][sink].as_str().expect("an answer");
+            assert!(said.contains(if is_missing { name } else { "ok" }), "{missing}: {report}");
+        }
+    }
+    let keys: usize = redis::cmd("DBSIZE").query_async(&mut other.connection().await).await.expect("a number");
+    assert_eq!(keys, 0, "nothing is pushed");
 }
 
 #[tokio::test(flavor = "multi_thread")]

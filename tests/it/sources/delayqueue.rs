@@ -125,11 +125,11 @@ async fn without_the_right_to_persist_bodies_it_is_logged_and_messages_go_on() {
         (source["state"] == "failing").then_some(source)
     })
     .await;
-    assert!(failing["last_error"].as_str().unwrap().starts_with("bodies may expire: redis "), "{failing}");
+    assert!(failing["last_error"].as_str().unwrap().contains("ACL SETUSER <user> +persist`"), "{failing}");
     publish(&mut raw, "now", 1, "0").await;
     receiver.wait_for(1, PATIENCE).await;
     assert_eq!(client.call("GET", "/v1/sources", "").await.json["sources"][0]["state"], "failing", "still");
-    assert_eq!(punctual.log().matches("cannot remove the expiry").count(), 1, "{}", punctual.log());
+    assert_eq!(punctual.log().matches("cannot take messages").count(), 1, "{}", punctual.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]

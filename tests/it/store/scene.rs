@@ -9,8 +9,8 @@ use bytes::Bytes;
 use punctual::{
     message::{Cancellation, DeadLimits, DeadReason, LogRecord, Metadata, NewMessage, OnConflict, Remember, State},
     store::{
-        ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Expiry, Filter, Lease, Partition, Selection, Sent,
-        Settlement, Store, StoreError, Suspects, Token, Transfer,
+        ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Expiry, Filter, FlowChange, Lease, Partition,
+        Selection, Sent, Settlement, Store, StoreError, Suspects, Token, Transfer,
         redis::{PARKED, RedisStore, RegistrationError},
     },
     time::{Due, UnixMillis},
@@ -86,7 +86,17 @@ impl Bench {
             pipe.rpush(LISTS[0], &["old", "older"]);
         }
         pipe.exec_async(&mut self.raw).await.expect("the server answers");
-        let mut rows = if kind.is_empty() { rows() } else { rows_with_flows(kind == "ordered") };
+        let mut rows = match (scene, kind) {
+            ("unpark", _) => rows_with_flows(false),
+            (_, "") => rows(),
+            _ => rows_with_flows(kind == "ordered"),
+        };
+        if scene == "tidy flights" {
+            rows.flow.flights.insert("a\0long-gone".to_owned());
+        }
+        if scene == "tidy parked" {
+            rows.flow.waiting.retain(|member| !member.ends_with("parked-too"));
+        }
         rows.paused = scene == "resume";
         if scene == "claim only suspects" {
             let others: Vec<_> = rows
@@ -205,6 +215,19 @@ impl Bench {
             "produce in place of a pending one" => return self.produced(message(waiting, Due::NOW, true)).await,
             "produce in place of a dead one" => return self.produced(message("dead", Due::NOW, true)).await,
             "move" | "begin to move" | "end the move" => self.change_partitions(scene).await?,
+            "list flows" => drop(store.flows(&partition, Some("a"), 1).await?),
+            "look at a flow" => drop(store.flow(&partition, "a").await?),
+            "change a flow" => {
+                let change = FlowChange { burst: Some(Some(7)), parallel: Some(None), ..FlowChange::default() };
+                assert!(store.change_flow(&partition, "a", change).await?);
+            }
+            "change a flow back" => {
+                let change = FlowChange { rate: Some(None), burst: Some(None), parallel: None };
+                assert!(store.change_flow(&partition, "b", change).await?);
+            }
+            "pause a flow" => assert!(store.pause_flow(&partition, "b", "ops", "why").await?),
+            "tidy flights" | "tidy parked" => drop(store.tidy(&partition).await?),
+            "unpark" => drop(store.unpark(&partition).await?),
             "fence" => store.fence(&partition).await?,
             "rights" => self.store.check_rights().await.expect("all rights"),
             "registered" => assert!(self.store.is_registered().await?),

@@ -1,7 +1,7 @@
 //! The names of the scenes.
 
 /// Scene, and the script that it is about.
-pub const SCENES: [(&str, &str); 88] = [
+pub const SCENES: [(&str, &str); 96] = [
     ("ack", "settle"),
     ("bury", "settle"),
     ("cancel pending", "cancel"),
@@ -90,6 +90,14 @@ pub const SCENES: [(&str, &str); 88] = [
     ("settle in every way, ordered", "settle"),
     ("recover, ordered", "recover"),
     ("deliver at once, ordered", "reschedule"),
+    ("list flows, flows", "flows"),
+    ("look at a flow, flows", "flows"),
+    ("change a flow, flows", "rule"),
+    ("change a flow back, flows", "rule"),
+    ("pause a flow, flows", "rule"),
+    ("tidy flights, flows", "tidy"),
+    ("tidy parked, ordered", "tidy"),
+    ("unpark", "unpark"),
 ];
 
 /// What a scene does, and on which kind of route: "flows", "ordered" or nothing.

@@ -14,7 +14,8 @@ use super::{
 use crate::support::proxy::{Mode, Proxy};
 
 /// Scenes that put something in front of the earliest pending message, or let it be claimed.
-const WAKING: [&str; 7] = ["move", "release", "restore", "resume", "schedule", "settle in every way", "produce"];
+const WAKING: [&str; 8] =
+    ["move", "release", "restore", "resume", "schedule", "settle in every way", "produce", "unpark"];
 /// Those that only do so where nothing earlier is pending.
 const WAKING_ALONE: [&str; 11] = [
     "defer",

@@ -26,7 +26,7 @@ use tokio::{
 
 use self::{
     message::MessageReader,
-    session::{Session, SessionEnd},
+    session::{Session, SessionEnd, Windows},
 };
 use crate::{
     connector::rabbitmq::{self, Broker, BrokerConnection, RabbitMqSourceSettings, ReconnectDelay},
@@ -98,8 +98,11 @@ impl Source for RabbitMqSource {
     async fn run(&self, intake: Intake, mut stop: watch::Receiver<bool>) {
         let (mut reconnect_delay, mut rng) = (ReconnectDelay::default(), StdRng::seed_from_u64(self.seed));
         // Messages that are taken while Redis is full or down must be returned, and a quorum queue counts returns.
-        while intake.until_growing().await.is_ok() {
-            let opening = Session::open(&self.broker, &self.queue, self.prefetch, self.hold_limit);
+        while intake.until_growing().await.is_ok()
+            && let Ok(window) = intake.until_room(self.prefetch).await
+        {
+            let windows = Windows { first: window, max: self.prefetch };
+            let opening = Session::open(&self.broker, &self.queue, windows, self.hold_limit);
             let Some(opened) = unless_stopped(&mut stop, opening).await else { return };
             let error = match opened {
                 Ok(mut session) => {

@@ -45,14 +45,22 @@ const RETURN_TIMEOUT: Duration = Duration::from_secs(1);
 /// the message. AMQP 0-9-1 does not report the limit of a queue.
 const NEAR_LIMIT: u64 = 10;
 
+/// Time of a batch after which the route may be at a limit.
+const NEAR_LIMIT_AFTER: Duration = Duration::from_secs(1);
+
 const LOST: &str = "the connection was lost";
 const DELETED: &str = "the broker ended the consumer: the queue was deleted";
 
 pub struct Session {
     broker: Arc<BrokerConnection>,
     channel: Channel,
-    consumer: Consumer,
+    /// `None` while the session waits for room in the route.
+    consumer: Option<Consumer>,
     queue: String,
+    prefetch: u16,
+    /// The room of the route as last read, at most the prefetch; 0 after a slow batch. While it is less than the prefetch,
+    /// each batch has its own consumer, so that no more messages are delivered than the route has room for.
+    room: u16,
     hold_limit: Duration,
     /// Deliveries that are in no batch yet: at most the prefetch.
     received: VecDeque<Delivery>,
@@ -66,6 +74,14 @@ pub struct Session {
     pub has_acknowledged: bool,
 }
 
+/// Maximum numbers of unacknowledged messages.
+pub struct Windows {
+    /// The window of the first consumer: the room of the route.
+    pub first: u16,
+    /// The prefetch.
+    pub max: u16,
+}
+
 /// The reason for the end of a session. The broker delivers unacknowledged messages again.
 pub enum SessionEnd {
     Stopped,
@@ -77,14 +93,11 @@ pub enum SessionEnd {
 impl Session {
     /// # Errors
     /// Why the queue cannot be consumed.
-    pub async fn open(broker: &Broker, queue: &str, prefetch: u16, hold_limit: Duration) -> Result<Self, String> {
+    pub async fn open(broker: &Broker, queue: &str, windows: Windows, hold_limit: Duration) -> Result<Self, String> {
         let broker = broker.connect(ANSWER_TIMEOUT).await?;
         let opening = async {
             let channel = broker.connection.create_channel().await?;
-            channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
-            let options = BasicConsumeOptions::default();
-            let consumer = channel.basic_consume(queue.into(), "".into(), options, rabbitmq::no_stream()).await;
-            let consumer = consumer.map_err(|error| rabbitmq::explained(error, queue))?;
+            let consumer = consume(&channel, queue, windows.first).await?;
             Ok::<_, lapin::Error>((channel, consumer))
         };
         let opened = answer(ANSWER_TIMEOUT, opening).await;
@@ -92,8 +105,10 @@ impl Session {
         Ok(Self {
             broker: Arc::new(broker),
             channel,
-            consumer,
+            consumer: Some(consumer),
             queue: queue.to_owned(),
+            prefetch: windows.max,
+            room: windows.first,
             hold_limit,
             received: VecDeque::new(),
             held: Arc::default(),
@@ -121,22 +136,56 @@ impl Session {
         stop: &mut watch::Receiver<bool>,
     ) -> SessionEnd {
         loop {
-            let stored = match unless_stopped(stop, self.receive()).await {
-                Some(Ok(())) => self.store_batch(reader, intake, rng).await,
+            match unless_stopped(stop, self.next_batch(intake)).await {
+                Some(Ok(())) => {}
                 Some(Err(end)) => return end,
                 None => return SessionEnd::Stopped,
-            };
-            match stored {
-                Ok(()) => self.has_acknowledged = true,
-                Err(end) => return end,
+            }
+            let begun = Instant::now();
+            if let Err(end) = self.store_batch(reader, intake, rng).await {
+                return end;
+            }
+            self.has_acknowledged = true;
+            if begun.elapsed() >= NEAR_LIMIT_AFTER {
+                self.room = 0;
             }
         }
+    }
+
+    /// Waits until there are deliveries for a batch.
+    async fn next_batch(&mut self, intake: &Intake) -> Result<(), SessionEnd> {
+        if self.consumer.is_none() && self.received.is_empty() && !self.is_queue_deleted {
+            self.room = tokio::select! {
+                room = intake.until_room(self.prefetch) => room.map_err(|_| SessionEnd::Stopped)?,
+                () = self.broker.link.closed.cancelled() => return Err(SessionEnd::Lost(LOST.into())),
+            };
+            let consuming = consume(&self.channel, &self.queue, self.room);
+            self.consumer = Some(answer(ANSWER_TIMEOUT, consuming).await.map_err(SessionEnd::Lost)?);
+        }
+        self.receive().await?;
+        if self.room < self.prefetch && !self.is_queue_deleted {
+            self.end_consumer().await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the consumer. Deliveries that are on the way are received.
+    async fn end_consumer(&mut self) -> Result<(), SessionEnd> {
+        let Some(mut consumer) = self.consumer.take() else { return Ok(()) };
+        let cancelling = self.channel.basic_cancel(consumer.tag(), BasicCancelOptions::default());
+        answer(ANSWER_TIMEOUT, cancelling).await.map_err(SessionEnd::Lost)?;
+        while let Some(event) = consumer.next().await {
+            self.handle_event(Some(event), None).await?;
+        }
+        Ok(())
     }
 
     /// Returns the unacknowledged messages to the queue with one `basic.nack`, which RabbitMQ 4.3 does not count.
     pub async fn return_messages(&self) {
         let returning = async {
-            self.channel.basic_cancel(self.consumer.tag(), BasicCancelOptions::default()).await?;
+            if let Some(consumer) = &self.consumer {
+                self.channel.basic_cancel(consumer.tag(), BasicCancelOptions::default()).await?;
+            }
             // Tag 0 means all messages.
             self.channel.basic_nack(0, BasicNackOptions { multiple: true, requeue: true }).await?;
             // The answer shows that the broker has processed the nack.
@@ -159,13 +208,13 @@ impl Session {
             }
             let event = tokio::select! {
                 biased;
-                event = self.consumer.next() => event,
+                event = next_event(&mut self.consumer) => event,
                 () = self.broker.link.closed.cancelled() => return Err(SessionEnd::Lost(LOST.into())),
             };
             self.handle_event(event, None).await?;
         }
         while !self.is_queue_deleted
-            && let Some(event) = self.consumer.next().now_or_never()
+            && let Some(event) = next_event(&mut self.consumer).now_or_never()
         {
             self.handle_event(event, None).await?;
         }
@@ -287,7 +336,7 @@ impl Session {
                     is_taken = true;
                 }
                 // Messages that the broker has returned must not be stored: it delivers them again.
-                event = self.consumer.next(), if !self.is_queue_deleted => {
+                event = next_event(&mut self.consumer), if !self.is_queue_deleted => {
                     self.handle_event(event, Some(held_since)).await?;
                 }
                 () = self.broker.link.closed.cancelled(), if !self.is_queue_deleted => {
@@ -332,5 +381,21 @@ impl Session {
                  than 20 times, unless the queue has another limit. `x-delivery-limit: 1000000` is safe on every version"
             );
         }
+    }
+}
+
+/// Starts a consumer with at most `window` unacknowledged messages.
+async fn consume(channel: &Channel, queue: &str, window: u16) -> lapin::Result<Consumer> {
+    channel.basic_qos(window, BasicQosOptions::default()).await?;
+    let options = BasicConsumeOptions::default();
+    let consumer = channel.basic_consume(queue.into(), "".into(), options, rabbitmq::no_stream()).await;
+    consumer.map_err(|error| rabbitmq::explained(error, queue))
+}
+
+/// The next event of the consumer; waits forever without a consumer.
+async fn next_event(consumer: &mut Option<Consumer>) -> Option<lapin::Result<Delivery>> {
+    match consumer {
+        Some(consumer) => consumer.next().await,
+        None => std::future::pending().await,
     }
 }

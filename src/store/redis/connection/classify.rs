@@ -100,6 +100,11 @@ pub fn is_denied(error: &StoreError) -> bool {
     }
 }
 
+/// Whether the user has the right to the command, but not to its key.
+pub fn is_denied_key(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unavailable { kind: "noperm", text } if !text.contains("permissions to run the"))
+}
+
 /// Distinguishes a state of the server from a refusal of this one request.
 pub fn classify(error: &RedisError) -> StoreError {
     let text = without_arguments(error.to_string());
@@ -223,6 +228,19 @@ mod tests {
             ("LOADING Redis is loading the dataset in memory", false),
         ] {
             assert_eq!(is_denied(&classify_line(line)), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_denied_key_is_distinguished_from_a_denied_command() {
+        for (line, expected) in [
+            ("NOPERM this user has no permissions to run the 'rpush' command or its subcommand", false),
+            ("NOPERM User limited has no permissions to run the 'rpush' command", false),
+            ("NOPERM this user has no permissions to access one of the keys used as arguments", true),
+            ("NOPERM No permissions to access a key", true),
+            ("WRONGTYPE Operation against a key holding the wrong kind of value", false),
+        ] {
+            assert_eq!(is_denied_key(&classify_line(line)), expected, "{line}");
         }
     }
 

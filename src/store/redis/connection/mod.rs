@@ -16,7 +16,7 @@ mod slots;
 mod topology;
 mod upstream;
 
-pub use classify::{NO_REPLICAS, classify, classify_line, is_denied, is_loading, is_of_cluster};
+pub use classify::{NO_REPLICAS, classify, classify_line, is_denied, is_denied_key, is_loading, is_of_cluster};
 pub use cluster::Cluster;
 pub use endpoint::{RedisEndpoint, ServerAddress, client};
 pub use sentinel::Sentinels;
@@ -35,12 +35,12 @@ use std::{
     time::Duration,
 };
 
-use futures::FutureExt;
-use redis::{Client, Cmd, FromRedisValue, RedisError, RedisResult, aio::MultiplexedConnection};
+use futures::{FutureExt, future::join_all};
+use redis::{Client, Cmd, FromRedisValue, RedisError, RedisResult, Value, aio::MultiplexedConnection};
 use tokio::{
     sync::{Mutex, watch},
     task::unconstrained,
-    time::{Instant, sleep_until, timeout_at},
+    time::{Instant, sleep_until, timeout, timeout_at},
 };
 
 use crate::{metrics, store::StoreError};
@@ -172,6 +172,28 @@ impl Connection {
             Err(failure) if is_denied(&failure.error) => Ok(None),
             result => result.map(|(value, _)| Some(value)).map_err(counted),
         }
+    }
+
+    /// Queues commands in a transaction that is never executed: Redis checks the rights to a command when it queues it.
+    /// Returns the error of each refused command, in order.
+    ///
+    /// # Errors
+    /// Those of `run`, and the refusal of MULTI.
+    pub async fn rehearse(&self, commands: &[Cmd]) -> Result<Vec<Option<StoreError>>, StoreError> {
+        let rehearsal = async {
+            // A link of its own: its end discards the transaction.
+            let mut link = self.upstream.connect(self.timeout).boxed().await?;
+            redis::cmd("MULTI").exec_async(&mut link).await.map_err(|error| classify(&error))?;
+            let queue = async |command: &Cmd| command.query_async::<Value>(&mut link.clone()).await;
+            let refusal = |answer: RedisResult<Value>| match answer {
+                Ok(_) => Ok(None),
+                Err(error) if error.is_io_error() => Err(classify(&error)),
+                Err(error) => Ok(Some(classify(&error))),
+            };
+            join_all(commands.iter().map(queue)).await.into_iter().map(refusal).collect()
+        };
+        let late = |_| StoreError::Unavailable { kind: NO_ANSWER, text: format!("no answer in {:?}", self.timeout) };
+        timeout(self.timeout, rehearsal).await.map_err(late)?
     }
 
     /// The server reported, at `asked` or later, that it is not the master: links to its address are replaced.
