@@ -8,7 +8,7 @@
 --        1000), settings of the flows ("": none; see rates.lua)
 -- reply  number of messages, now us, token us, paused 0/1, next due ms or -1, next lease us or -1, deferred suspects,
 --        orphans, the id of the first orphan or an empty string, time in us of the last claim that took messages, or -1
---        if this instance made it or there was none; a string of three MessagePack arrays: the ids, their bodies, their
+--        if this instance made it or there was none; messages that were parked for their flow; a string of three MessagePack arrays: the ids, their bodies, their
 --        scores in pending; then an array with three values for each message that failed or crashed: index of its id
 --        (from 1), failures, 1 for a suspect, otherwise 0; then an array with two values for each message that waited for
 --        its flow: index of its id, ms from its due time
@@ -85,7 +85,7 @@ elseif limit > 0 and not is_paused and not overtaken and is_due then
   local chosen, chosen_scores, most = { first }, { first_score }, limit
   if flow then
     most = MAX_SEEN
-    chosen, chosen_scores = due_ones(pending, millis, '0', whole(most))
+    chosen, chosen_scores = due_for_flows(pending, millis, most, ARGV[10])
   elseif second_score and tonumber(second_score) <= millis then
     chosen, chosen_scores = due_ones(pending, millis, '0', ARGV[3])
   end
@@ -99,7 +99,7 @@ elseif limit > 0 and not is_paused and not overtaken and is_due then
     else
       local latest_due = millis + (tonumber(suspects) or 0)
       chosen, chosen_scores, latest_due =
-        ordinary(chosen, chosen_scores, tried, most, company, latest_due, put_off)
+        ordinary(chosen, chosen_scores, tried, flow and #chosen or most, company, latest_due, put_off)
       if #chosen == 0 and #put_off.ids == limit and limit < MAX_SEEN and not flow then
         chosen, chosen_scores = due_ones(pending, millis, limit, MAX_SEEN - limit)
         trials(attempts, chosen, tried)
@@ -222,6 +222,6 @@ if turn then
 end
 return {
   #ids, now, token, is_paused and 1 or 0, next_due or -1, next_lease or -1, #put_off.ids, #orphans,
-  orphans[1] or '', elsewhere and tonumber(elsewhere) or -1,
+  orphans[1] or '', elsewhere and tonumber(elsewhere) or -1, turn and #turn.parked or 0,
   packed, rare, waits,
 }, #packed

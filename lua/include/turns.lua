@@ -1,14 +1,34 @@
--- include commit fields flow members rates scores
+-- include claiming commit fields flow members rates scores
 -- Chooses the due messages that a claim takes from a route with flows.
 
 -- Due messages and flows that a claim looks at.
 local MOST_LOOKED_AT = 1000
+-- Messages among them that became due last, if more are due.
+local MOST_RECENT = 250
 -- Idle flows whose slot a claim deletes.
 local MOST_IDLE = 1000
 -- Time in ms after which a suspect is looked at again that cannot be claimed because of its flow.
 local SUSPECT_WAITS = 1000
 
 local function by_member(a, b) return a.member < b.member end
+
+-- Ids and scores of due members of `pending`: the first `most`, and the last ones if there are more. Behind a backlog of
+-- one flow, other flows have messages that have just become due. Where order is asked for, only the first ones are read.
+local function due_for_flows(pending, millis, most, settings)
+  local ids, scores = due_ones(pending, millis, '0', whole(most))
+  if #ids < most or flow_settings(settings).ordered then return ids, scores end
+  local count = redis.call('ZCOUNT', pending, '-inf', whole(millis))
+  local from = math.max(most, count - MOST_RECENT)
+  local found = from < count and redis.call('ZRANGE', pending, whole(from), whole(count - 1), 'WITHSCORES') or {}
+  local recent, recent_scores = {}, {}
+  for i = 1, #found, 2 do
+    recent[#recent + 1], recent_scores[#recent_scores + 1] = found[i], found[i + 1]
+  end
+  for i, id in ipairs(ids) do
+    recent[#recent + 1], recent_scores[#recent_scores + 1] = id, scores[i]
+  end
+  return recent, recent_scores
+end
 
 -- Sorts `ids` with `scores` in `pending`, all due, into flows. `is_whole`: no other message is due. Returns the flows
 -- in the order in which they first appear, and the due time from which messages are not taken: others that are due

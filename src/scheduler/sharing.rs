@@ -84,6 +84,7 @@ mod tests {
             suspect: false,
         };
         Claim {
+            parked: 0,
             clock: ServerClock { micros: 10_000_000, taken: Instant::now() },
             token: Token(1),
             messages: taken.map(claimed).into_iter().collect(),

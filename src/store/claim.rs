@@ -87,6 +87,8 @@ pub struct Claim {
     pub next_lease: Option<u64>,
     /// Due suspects that this claim deferred.
     pub suspects: u32,
+    /// Due messages that this claim parked, because their flow was busy.
+    pub parked: u32,
     /// Ids without a body that were made dead, reason `orphan`.
     pub orphans: Deaths,
     /// When another instance last took messages of the partition, in microseconds; `None` if this instance was the

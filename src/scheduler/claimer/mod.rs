@@ -422,8 +422,8 @@ impl Claimer {
 fn claim_yield(claim: &Claim) -> ClaimYield {
     let more = !claim.paused && claim.next_due.is_some_and(|due| overdue(claim, due.get()));
     match claim.messages.len() {
-        // A buried orphan or a deferred suspect is progress.
-        0 if more && claim.suspects == 0 && claim.orphans.count == 0 => ClaimYield::Fruitless,
+        // A buried orphan, a deferred suspect and a parked message are progress.
+        0 if more && claim.suspects == 0 && claim.orphans.count == 0 && claim.parked == 0 => ClaimYield::Fruitless,
         0 => ClaimYield::Empty,
         count => ClaimYield::Messages { count, more },
     }

@@ -62,7 +62,7 @@ impl MemoryPartition {
         let (last, last_token) = self.claims.get(&request.claimant).copied().unwrap_or_default();
         let taken_elsewhere = self.latest.filter(|(instance, _)| *instance != request.claimant).map(|(_, at)| at);
         let mut token = self.unused_token(now + u64::try_from(request.lease.as_micros()).expect("a lease in range"));
-        let (mut messages, mut suspects, mut orphans) = (Vec::new(), 0, Vec::new());
+        let (mut messages, mut suspects, mut orphans, mut parked) = (Vec::new(), 0, Vec::new(), 0);
         if request.sequence == last {
             (messages, _) = self.within(self.claimed_before(last_token), request.max_bytes);
             if last_token > now {
@@ -77,7 +77,7 @@ impl MemoryPartition {
             self.forget_idle(&[], now);
         } else if request.limit > 0 && request.sequence > last {
             if let Some(limits) = &settings.flow {
-                (messages, orphans, suspects) = self.claim_of_flows(request, limits, now);
+                (messages, orphans, suspects, parked) = self.claim_of_flows(request, limits, now);
             } else {
                 let chosen;
                 (chosen, suspects) = self.choose(request, request.limit as usize, now / 1000);
@@ -114,6 +114,7 @@ impl MemoryPartition {
             suspects,
             orphans: Deaths::of(orphans.iter().map(String::as_str)),
             taken_elsewhere,
+            parked,
         }
     }
 
@@ -164,13 +165,14 @@ impl MemoryPartition {
         self.pending.head().into_iter().chain(gate).any(|due| due <= now / 1000)
     }
 
-    /// The claimed messages of a route with flows, the ids without a body, and the number of deferred suspects.
+    /// The claimed messages of a route with flows, the ids without a body, and the numbers of deferred suspects and of
+    /// parked messages.
     fn claim_of_flows(
         &mut self,
         request: &ClaimRequest,
         limits: &FlowLimits,
         now: u64,
-    ) -> (Vec<Claimed>, Vec<String>, u32) {
+    ) -> (Vec<Claimed>, Vec<String>, u32, u32) {
         let millis = now / 1000;
         let is_whole = self.pending.up_to(millis).count() < MAX_SEEN;
         let (due, suspects) = self.choose(request, MAX_SEEN, millis);
@@ -187,8 +189,9 @@ impl MemoryPartition {
             let entry = turn.taken.iter().find(|entry| entry.id == message.id.as_str()).expect("it was taken");
             message.waited = Duration::from_millis(entry.since - entry.due);
         }
+        let parked = turn.count_parked();
         self.end_turn(turn, &orphans, now);
-        (messages, orphans, suspects)
+        (messages, orphans, suspects, parked)
     }
 
     /// As many messages as fit, the first one whatever its size; and the ids without a body that were found on the way.

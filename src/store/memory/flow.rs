@@ -55,6 +55,12 @@ pub(super) struct Turn {
     delayed: Vec<(Entry, u64)>,
 }
 
+impl Turn {
+    pub(super) fn count_parked(&self) -> u32 {
+        u32::try_from(self.parked.len()).expect("at most a thousand")
+    }
+}
+
 struct Rules {
     interval: f64,
     tolerance: f64,

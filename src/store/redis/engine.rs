@@ -188,6 +188,7 @@ impl RedisStore {
             suspects: reply.count()?,
             orphans: reply.deaths()?,
             taken_elsewhere: reply.optional()?,
+            parked: reply.count()?,
             messages: Vec::with_capacity(messages as usize),
         };
         let packed = reply.bytes()?;

@@ -199,7 +199,10 @@ async fn a_value_of_another_type_at_a_key_is_reported_and_nothing_changes() {
             let after = bench.dump().await;
             assert_eq!(after[&key], before[&key], "{scene}: the foreign value");
             // Registering one route comes before the other, and the repair of flights before that of parked messages.
-            assert!(after == before || ["register", "tidy"].contains(&script), "{scene}, wrong type at {key}: something was written");
+            assert!(
+                after == before || ["register", "tidy"].contains(&script),
+                "{scene}, wrong type at {key}: something was written"
+            );
         }
     }
 }
