@@ -65,7 +65,7 @@ end
 
 local steps, tried = {}, {}
 local ids, bodies, scores, orphans, orphan_scores = {}, {}, {}, {}, {}
--- Of a route with flows: the turn, and the times (ms) from which its messages could be delivered.
+-- On a route with flows: the turn, and the times (ms) from which its messages could be delivered.
 local turn, since, taken_scores
 local put_off = { ids = {}, scores = {}, at = {} }
 if repeated then

@@ -253,7 +253,7 @@ end
 -- include commit fields members scores
 -- Flows: the messages of a route with the same flow share its rate, parallelism and order.
 --
--- The flow keys of a partition; a route without flows passes none of them. `[flow]` stands for them in the KEYS of a
+-- The flow keys of a partition; a route without flows passes none of them. `[flow]` is all of them in the KEYS of a
 -- script.
 -- flows    hash: id of a live message -> "<number> <flow>"; the numbers increase with each acceptance, the last one is
 --          in the field "". "! <flow>" is a message that is delivered at once by request: it takes no slot of the rate
@@ -262,7 +262,8 @@ end
 --          message that holds its flow until it is delivered or dead
 -- gates    sorted set: flow with parked messages -> when a claim looks at them (ms). `inf`: not before a message of the
 --          flow ends or its rules change
--- slots    sorted set: flow -> theoretical arrival time of GCRA (us), only of flows that used their rate
+-- slots    sorted set: flow -> theoretical arrival time of GCRA (us), only of flows that used their rate; "<flow> SOH" ->
+--          time before which no message of the flow leaves (us)
 -- rules    hash: flow -> "<rate> <burst> <parallel> <pause>", each "-" if the route's setting holds
 
 -- The flow keys among `keys` from place `first` on; nothing on a route without flows.
@@ -632,7 +633,7 @@ local function filled(template)
   local text = string.gsub(string.gsub(template, '{{', '\1'), '}}', '\2')
   text = string.gsub(text, '{([^{}]*)}', function(name)
     local value = placeholder(name)
-    is_missing = is_missing or not value
+    is_missing = is_missing or not value or value == ''
     return value or ''
   end)
   if is_missing then return '' end

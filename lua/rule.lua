@@ -20,7 +20,7 @@ rate, burst, parallel = changed(rate, ARGV[4]), changed(burst, ARGV[5]), changed
 if ARGV[7] == '-' then
   pause = '-'
 elseif ARGV[7] ~= '' and string.match(pause, '^%d+\n(.*)$') ~= ARGV[7] then
-  -- The same pause keeps its time.
+  -- A pause by the same name with the same note keeps its time.
   pause = whole(now) .. '\n' .. ARGV[7]
 end
 local text = table.concat({ rate, burst, parallel, pause }, ' ')

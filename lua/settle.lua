@@ -43,7 +43,7 @@ local completed, waiting, buried = {}, {}, {}
 local dues, deaths, texts, named = { 'ZADD', pending }, { 'ZADD', dead }, { 'HSET', errors }, {}
 local counted, failures, old = {}, {}, {}
 local stale, earliest_due = {}, math.huge
--- Of flows, by id: whether the message keeps its flow busy, whether it was not sent, and the ms for which the others of
+-- On a route with flows, by id: whether the message keeps its flow busy, whether it was not sent, and the ms for which the others of
 -- its flow wait.
 local stays, unsent, holds_for = {}, {}, {}
 

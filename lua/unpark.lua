@@ -1,5 +1,5 @@
 -- include commit scores wake
--- Returns parked messages of a route that has no flows any more to their due times, and deletes the flow keys when no
+-- Returns parked messages of a route that no longer has flows to their due times, and deletes the flow keys when no
 -- message is parked.
 --
 -- KEYS   pending flows waiting flights gates slots rules

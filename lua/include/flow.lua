@@ -1,7 +1,7 @@
 -- include commit fields members scores
 -- Flows: the messages of a route with the same flow share its rate, parallelism and order.
 --
--- The flow keys of a partition; a route without flows passes none of them. `[flow]` stands for them in the KEYS of a
+-- The flow keys of a partition; a route without flows passes none of them. `[flow]` is all of them in the KEYS of a
 -- script.
 -- flows    hash: id of a live message -> "<number> <flow>"; the numbers increase with each acceptance, the last one is
 --          in the field "". "! <flow>" is a message that is delivered at once by request: it takes no slot of the rate
@@ -10,7 +10,8 @@
 --          message that holds its flow until it is delivered or dead
 -- gates    sorted set: flow with parked messages -> when a claim looks at them (ms). `inf`: not before a message of the
 --          flow ends or its rules change
--- slots    sorted set: flow -> theoretical arrival time of GCRA (us), only of flows that used their rate
+-- slots    sorted set: flow -> theoretical arrival time of GCRA (us), only of flows that used their rate; "<flow> SOH" ->
+--          time before which no message of the flow leaves (us)
 -- rules    hash: flow -> "<rate> <burst> <parallel> <pause>", each "-" if the route's setting holds
 
 -- The flow keys among `keys` from place `first` on; nothing on a route without flows.

@@ -1,4 +1,4 @@
--- include commit members
+-- include commit members scores
 -- The rules of flows.
 
 local UNIT = { s = 1000000, m = 60000000, h = 3600000000, d = 86400000000 }
@@ -33,6 +33,17 @@ local function own_rules(flow, names)
   return redis.call('HMGET', flow.rules, unpack(names))
 end
 
+-- The slots of flows, and the times before which none of their messages leaves.
+local function slots_of(flow, names)
+  local members = {}
+  for i, name in ipairs(names) do
+    members[i] = name
+    members[#names + i] = name .. '\1'
+  end
+  local scores = redis.call('ZMSCORE', flow.slots, unpack(members))
+  return scores, { unpack(scores, #names + 1, 2 * #names) }
+end
+
 -- The settings of a route with flows: "<rate> <burst> <parallel> <1 if ordered>", "-" for each that is not set.
 local function flow_settings(text)
   local rate, burst, parallel, ordered = string.match(text, '^(%S+) (%S+) (%S+) (%d)$')
@@ -50,17 +61,18 @@ local function shift_slots(steps, flow, settings, back, hold, now)
   if #names == 0 then return end
   local own = own_rules(flow, names)
   local moved, old, fresh = { 'ZADD', flow.slots }, { 'ZADD', flow.slots }, { 'ZADD', flow.slots }
-  for i, slot in ipairs(redis.call('ZMSCORE', flow.slots, unpack(names))) do
-    local name, rules = names[i], rules_of(settings, own[i])
-    local at = tonumber(slot or 0)
-    if slot then at = at - (back[name] or 0) * rules.interval end
-    if hold[name] then at = math.max(at, hold[name] + rules.tolerance) end
-    local text = string.format('%.3f', at)
-    if slot then
-      moved[#moved + 1], moved[#moved + 2] = text, name
-      old[#old + 1], old[#old + 2] = slot, name
-    elseif at > now then
-      fresh[#fresh + 1], fresh[#fresh + 2] = text, name
+  local slots, holds = slots_of(flow, names)
+  for i, name in ipairs(names) do
+    local at = slots[i] and tonumber(slots[i]) - (back[name] or 0) * rules_of(settings, own[i]).interval
+    if at and back[name] then
+      moved[#moved + 1], moved[#moved + 2] = string.format('%.3f', at), name
+      old[#old + 1], old[#old + 2] = slots[i], name
+    end
+    if hold[name] and holds[i] and tonumber(holds[i]) < hold[name] then
+      moved[#moved + 1], moved[#moved + 2] = whole(hold[name]), name .. '\1'
+      old[#old + 1], old[#old + 2] = holds[i], name .. '\1'
+    elseif hold[name] and not holds[i] and hold[name] > now then
+      fresh[#fresh + 1], fresh[#fresh + 2] = whole(hold[name]), name .. '\1'
     end
   end
   write(steps, moved, { old })

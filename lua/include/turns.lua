@@ -5,7 +5,7 @@
 local MOST_LOOKED_AT = 1000
 -- Messages among them that became due last, if more are due.
 local MOST_RECENT = 250
--- Idle flows whose slot a claim deletes.
+-- Slots of idle flows that a claim deletes.
 local MOST_IDLE = 1000
 -- Time in ms after which a suspect is looked at again that cannot be claimed because of its flow.
 local SUSPECT_WAITS = 1000
@@ -99,12 +99,15 @@ local function serve(flow, queue, limit, now, bound, turn)
       and redis.call('ZLEXCOUNT', flow.flights, '[' .. queue.name .. '\0', '(' .. queue.name .. '\1')
     or 0
   local room = rules.is_paused and 0 or math.max(0, rules.parallel - in_flight)
-  local slot = math.max(tonumber(queue.slot) or 0, 0)
+  local slot = tonumber(queue.slot) or 0
+  -- A slot of a slower rate is over when the rate is raised.
+  if slot > now + rules.tolerance + rules.interval then slot = now + rules.tolerance end
   local has_all = true
   if turn.suspects then
     has_all = not queue.gate
   elseif queue.gate and room > 0 then
-    local on_time = rules.interval > 0 and math.floor((now + rules.tolerance - math.max(slot, now)) / rules.interval) + 1
+    local on_time = queue.hold > now and 0
+      or rules.interval > 0 and math.floor((now + rules.tolerance - math.max(slot, now)) / rules.interval) + 1
     has_all = read_parked(flow, queue, math.max(0, math.min(room, limit, on_time or room)), turn.stale)
   end
   table.sort(entries, by_member)
@@ -114,7 +117,7 @@ local function serve(flow, queue, limit, now, bound, turn)
   for _, entry in ipairs(entries) do
     local is_holder = turn.ordered and in_flight > 0 and not entry.is_parked and holds(flow, queue.name, entry.id)
     local has_room = room > 0 or (is_holder and not rules.is_paused)
-    local on_time = entry.number == '!' or slot - rules.tolerance <= now
+    local on_time = entry.number == '!' or math.max(slot - rules.tolerance, queue.hold) <= now
     local can_leave = has_room and on_time
     local is_left = can_leave and taken == limit
     if is_left or (can_leave and entry.due >= bound and entry.number ~= '!') then is_full, can_leave = true, false end
@@ -124,8 +127,8 @@ local function serve(flow, queue, limit, now, bound, turn)
       local since = entry.due
       if entry.is_parked then
         since = math.max(since, math.min(queue.gate, millis))
-        if rules.interval > 0 and entry.number ~= '!' then
-          since = math.max(since, math.min(millis, math.floor((slot - rules.tolerance) / 1000)))
+        if entry.number ~= '!' then
+          since = math.max(since, math.min(millis, math.floor(math.max(slot - rules.tolerance, queue.hold) / 1000)))
         end
       end
       entry.since, entry.queue, entry.is_holder = since, queue, is_holder
@@ -141,7 +144,7 @@ local function serve(flow, queue, limit, now, bound, turn)
     elseif is_holder or turn.suspects then
       -- It keeps its place, and is looked at again at its slot.
       entry.at = millis + SUSPECT_WAITS
-      if has_room then entry.at = math.max(millis + 1, math.ceil((slot - rules.tolerance) / 1000)) end
+      if has_room then entry.at = math.max(millis + 1, math.ceil(math.max(slot - rules.tolerance, queue.hold) / 1000)) end
       turn.delayed[#turn.delayed + 1] = entry
     else
       turn.parked[#turn.parked + 1] = entry
@@ -157,13 +160,13 @@ local function serve(flow, queue, limit, now, bound, turn)
   elseif is_full then
     queue.new_gate = millis
   else
-    queue.new_gate = math.max(millis, math.ceil((slot - rules.tolerance) / 1000))
+    queue.new_gate = math.max(millis, math.ceil(math.max(slot - rules.tolerance, queue.hold) / 1000))
   end
   return taken
 end
 
--- Takes turns among the flows of a route: those with parked messages whose time has come, then those of `ids`, due
--- messages with their `scores`. Returns the taken ids, their scores in `pending`, and the times (ms) from which they
+-- Takes turns among the flows of a route: those with an open gate, then those of `ids`, due messages with their
+-- `scores`. Returns the taken ids, their scores in `pending`, and the times (ms) from which they
 -- could be delivered.
 --
 -- turn.settings: rate, burst, parallel, ordered of the route; turn.suspects: whether `ids` are suspects
@@ -186,10 +189,11 @@ local function take_turns(flow, turn, ids, scores, limit, now, is_whole)
   for i, queue in ipairs(first) do names[i] = queue.name end
   if #names > 0 then
     local gates = redis.call('ZMSCORE', flow.gates, unpack(names))
-    local slots = redis.call('ZMSCORE', flow.slots, unpack(names))
+    local slots, holds = slots_of(flow, names)
     local own = own_rules(flow, names)
     for i, queue in ipairs(first) do
       queue.gate, queue.slot = gates[i] and (tonumber(gates[i]) or math.huge), slots[i]
+      queue.hold = tonumber(holds[i] or 0)
       if gates[i] == 'inf' then queue.gate = math.huge end
       queue.new_gate, queue.rules = queue.gate, rules_of(settings, own[i])
     end

@@ -6,6 +6,9 @@ use crate::{
     time::UnixMillis,
 };
 
+/// A message that waits for its flow has this and its due time as score in pending (lua/include/scores.lua).
+pub const PARKED: u64 = 1 << 52;
+
 /// A flow with parked messages, messages in flight or rules of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowState {
@@ -22,7 +25,7 @@ pub struct FlowState {
     pub rules: FlowRules,
 }
 
-/// What an operator set for one flow, in place of the settings of its route.
+/// The limits and the pause that an operator set for one flow, in place of the settings of its route.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowRules {
     pub rate: Option<Rate>,

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     message::{DeadReason, FlowLimits, MessageId, codec},
-    store::{Claim, ClaimRequest, Claimed, CutLeases, Deaths, Recovered, Suspects, Token, redis::PARKED},
+    store::{Claim, ClaimRequest, Claimed, CutLeases, Deaths, PARKED, Recovered, Suspects, Token},
     time::{ServerClock, UnixMillis},
 };
 

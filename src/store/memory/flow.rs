@@ -2,27 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::partition::MemoryPartition;
-use crate::{message::FlowLimits, store::redis::PARKED};
-
-/// Gate of a flow that opens when a message of it ends.
-pub const SHUT: u64 = u64::MAX;
+use super::{flow_keys::SHUT, partition::MemoryPartition};
+use crate::{message::FlowLimits, store::PARKED};
 
 /// Milliseconds after which a suspect is looked at again that cannot be claimed because of its flow.
 const SUSPECT_WAITS: u64 = 1000;
-
-/// The keys of flows, with the names of those in Redis.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct MemoryFlows {
-    pub flows: BTreeMap<String, String>,
-    pub waiting: BTreeSet<String>,
-    pub flights: BTreeSet<String>,
-    /// In milliseconds, or `SHUT`.
-    pub gates: BTreeMap<String, u64>,
-    /// In microseconds.
-    pub slots: BTreeMap<String, f64>,
-    pub rules: BTreeMap<String, String>,
-}
 
 /// A due message in its flow.
 #[derive(Clone, Debug)]
@@ -43,6 +27,8 @@ struct Queue {
     entries: Vec<Entry>,
     gate: Option<u64>,
     slot: Option<f64>,
+    /// In microseconds; none leaves before.
+    hold: f64,
     new_gate: Option<u64>,
     new_slot: Option<f64>,
 }
@@ -181,16 +167,15 @@ impl MemoryPartition {
     ) {
         for name in back.keys().chain(hold.keys()).collect::<BTreeSet<_>>() {
             let rules = Rules::of(limits, self.flow.rules.get(name));
-            let slot = self.flow.slots.get(name).copied();
-            let mut at = slot.unwrap_or(0.0);
-            if slot.is_some() {
-                at -= f64::from(back.get(name).copied().unwrap_or(0)) * rules.interval;
+            if let (Some(slot), Some(count)) = (self.flow.slots.get_mut(name), back.get(name)) {
+                *slot = rounded(*slot - f64::from(*count) * rules.interval);
             }
-            if let Some(until) = hold.get(name) {
-                at = at.max(float(*until) + rules.tolerance);
-            }
-            if slot.is_some() || at > float(now) {
-                self.flow.slots.insert(name.clone(), rounded(at));
+            let held = format!("{name}\u{1}");
+            let known = self.flow.slots.get(&held).copied();
+            if let Some(until) = hold.get(name).map(|until| float(*until))
+                && until > known.unwrap_or(float(now))
+            {
+                self.flow.slots.insert(held, until);
             }
         }
     }
@@ -244,7 +229,8 @@ impl MemoryPartition {
 
     fn queue(&self, name: &str) -> Queue {
         let (gate, slot) = (self.flow.gates.get(name).copied(), self.flow.slots.get(name).copied());
-        Queue { name: name.to_owned(), entries: Vec::new(), gate, slot, new_gate: gate, new_slot: None }
+        let hold = self.flow.slots.get(&format!("{name}\u{1}")).copied().unwrap_or(0.0);
+        Queue { name: name.to_owned(), entries: Vec::new(), gate, slot, hold, new_gate: gate, new_slot: None }
     }
 
     fn read_parked(&self, queue: &mut Queue, most: u64) -> bool {
@@ -327,14 +313,19 @@ impl MemoryPartition {
             _ => self.flow.flights.range(start.clone()..).take_while(|one| one.starts_with(&start)).count() as u64,
         };
         let mut room = if rules.paused { 0 } else { rules.parallel.saturating_sub(in_flight) };
-        let mut slot = queue.slot.unwrap_or(0.0).max(0.0);
         let micros = float(now);
+        let mut slot = queue.slot.unwrap_or(0.0);
+        if slot > micros + rules.tolerance + rules.interval {
+            slot = micros + rules.tolerance;
+        }
+        let hold = queue.hold;
         let mut has_all = true;
         if suspects {
             has_all = queue.gate.is_none();
         } else if queue.gate.is_some() && room > 0 {
             let on_time = (rules.interval > 0.0)
                 .then(|| ((micros + rules.tolerance - slot.max(micros)) / rules.interval).floor() + 1.0);
+            let on_time = if hold > micros { Some(0.0) } else { on_time };
             let most = room.min(limit).min(on_time.map_or(u64::MAX, whole));
             has_all = self.read_parked(queue, most);
         }
@@ -342,7 +333,8 @@ impl MemoryPartition {
         entries.sort_by(|a, b| a.member.cmp(&b.member));
         let mut more = queue.gate.is_some() && (room == 0 || suspects);
         let (mut is_full, mut taken) = (false, 0);
-        let next = |slot: f64| whole(((slot - rules.tolerance) / 1000.0).ceil());
+        let free = |slot: f64| (slot - rules.tolerance).max(hold);
+        let next = |slot: f64| whole((free(slot) / 1000.0).ceil());
         for mut entry in entries {
             let at_once = entry.number == "!";
             entry.queue = place;
@@ -351,7 +343,7 @@ impl MemoryPartition {
                 && !entry.parked
                 && self.flow.flights.contains(&format!("{start}{}", entry.id));
             let has_room = room > 0 || entry.holds && !rules.paused;
-            let on_time = at_once || slot - rules.tolerance <= micros;
+            let on_time = at_once || free(slot) <= micros;
             let mut can_leave = has_room && on_time;
             let is_left = can_leave && taken == limit;
             if is_left || can_leave && entry.due >= bound && !at_once {
@@ -365,9 +357,8 @@ impl MemoryPartition {
                 entry.since = entry.due;
                 if entry.parked {
                     entry.since = entry.since.max(queue.gate.unwrap_or(0).min(millis));
-                    if rules.interval > 0.0 && !at_once {
-                        let free = whole(((slot - rules.tolerance) / 1000.0).floor());
-                        entry.since = entry.since.max(free.min(millis));
+                    if !at_once {
+                        entry.since = entry.since.max(whole((free(slot) / 1000.0).floor()).min(millis));
                     }
                 }
                 if !at_once && rules.interval > 0.0 {

@@ -4,6 +4,7 @@
 
 mod claim;
 mod flow;
+mod flow_keys;
 mod partition;
 mod schedule;
 mod settle;
@@ -23,7 +24,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 pub use self::{
-    flow::{MemoryFlows, SHUT},
+    flow_keys::{MemoryFlows, SHUT},
     partition::{MemoryPartition, PartitionSettings},
     settle::MemoryLists,
     sorted_set::SortedSet,

@@ -14,8 +14,8 @@ use crate::{
         StoredMessage, codec,
     },
     store::{
-        Cancelled, DeadAction, Expiry, Filter, Rescheduled, ScheduleStatus, Scheduled, Selection,
-        redis::{Evicted, PARKED},
+        Cancelled, DeadAction, Expiry, Filter, PARKED, Rescheduled, ScheduleStatus, Scheduled, Selection,
+        redis::Evicted,
     },
     time::Due,
 };

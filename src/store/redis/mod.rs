@@ -35,7 +35,7 @@ pub use dead::Evicted;
 pub use engine::MAX_ERROR_BYTES;
 pub use external::{ExternalDue, ExternalEntry, ExternalPlace, MoveOutcome, PendingCapacity};
 pub use keys::DelayQueueKeys;
-pub use read::{HORIZONS, Listed, PARKED, PartitionForecast, PartitionStats};
+pub use read::{HORIZONS, Listed, PartitionForecast, PartitionStats};
 pub use repartition::{Carried, Moved};
 pub use rights::{check_list, check_place};
 pub use route::{Registration, RegistrationError, Registrations, RouteSettings};

@@ -6,7 +6,7 @@ use redis::Value;
 use super::{MAX_BATCH, MAX_BODIES_BYTES, RedisStore, dead::filtered, reply::Reply, script, unless_closed};
 use crate::{
     message::{Ended, Ending, MessageId, State, codec},
-    store::{Filter, Found, Partition, Pause, Snapshot, StoreError},
+    store::{Filter, Found, PARKED, Partition, Pause, Snapshot, StoreError},
     time::UnixMillis,
 };
 
@@ -49,9 +49,6 @@ pub struct PartitionForecast {
     pub later: u64,
     pub counts: Vec<u64>,
 }
-
-/// A message that waits for its flow has this and its due time as score in pending (lua/include/scores.lua).
-pub const PARKED: u64 = 1 << 52;
 
 /// A message with its place in a listing.
 pub struct Listed {

@@ -23,6 +23,7 @@ mod examples;
 mod failover;
 mod fair;
 mod flow;
+mod flows;
 mod idle;
 mod lifecycle;
 mod limits;

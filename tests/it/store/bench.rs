@@ -7,10 +7,10 @@ use punctual::{
     message::{DeadReason, FlowLimits, MessageId, NewMessage, OnConflict, Rate, State, StoredMessage, codec},
     queue::Queue,
     store::{
-        Filter, Found, Partition, Snapshot,
+        Filter, Found, PARKED, Partition, Snapshot,
         memory::MemoryPartition,
         redis::{
-            PARKED, RedisStore, RouteSettings,
+            RedisStore, RouteSettings,
             connection::{Connection, RedisEndpoint, client},
         },
     },

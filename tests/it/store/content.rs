@@ -4,8 +4,8 @@ use bytes::Bytes;
 use punctual::{
     message::{Metadata, StoredMessage, codec},
     store::{
+        PARKED,
         memory::{MemoryPartition, SHUT},
-        redis::PARKED,
     },
     time::UnixMillis,
 };

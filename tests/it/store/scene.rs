@@ -9,9 +9,9 @@ use bytes::Bytes;
 use punctual::{
     message::{Cancellation, DeadLimits, DeadReason, LogRecord, Metadata, NewMessage, OnConflict, Remember, State},
     store::{
-        ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Expiry, Filter, FlowChange, Lease, Partition,
-        Selection, Sent, Settlement, Store, StoreError, Suspects, Token, Transfer,
-        redis::{PARKED, RedisStore, RegistrationError},
+        ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Expiry, Filter, FlowChange, Lease, PARKED,
+        Partition, Selection, Sent, Settlement, Store, StoreError, Suspects, Token, Transfer,
+        redis::{RedisStore, RegistrationError},
     },
     time::{Due, UnixMillis},
 };

@@ -61,7 +61,7 @@ async fn a_scene_publishes_exactly_when_the_head_becomes_earlier() {
                 assert_eq!(received, expected, "{scene}, alone: {alone}");
             } else if after < before {
                 // A time at which a flow is looked at can be before a head that became earlier.
-                assert_eq!(received, [key(&partition(), "wake")], "{scene}, alone: {alone}");
+                assert!(received.contains(&key(&partition(), "wake")), "{scene}, alone: {alone}");
             }
         }
     }

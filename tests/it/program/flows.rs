@@ -1,0 +1,255 @@
+//! Flows: rate, parallelism and order per key, over several instances.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use tokio::{
+    io::AsyncWriteExt,
+    time::{Instant, sleep},
+};
+
+use super::{client::Client, eventually};
+use crate::support::{RawServer, RedisServer, punctual::Punctual, read_request};
+
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// An attempt at the endpoint.
+#[derive(Clone, Debug)]
+struct Attempt {
+    tenant: String,
+    id: String,
+    began: Instant,
+    /// `None` while it is open.
+    ended: Option<Instant>,
+    confirmed: bool,
+}
+
+#[derive(Clone, Default)]
+struct Attempts(Arc<Mutex<Vec<Attempt>>>);
+
+impl Attempts {
+    fn all(&self) -> Vec<Attempt> {
+        self.0.lock().unwrap().clone()
+    }
+
+    fn confirmed(&self) -> usize {
+        self.all().iter().filter(|one| one.confirmed).count()
+    }
+}
+
+/// Answers after `hold`; the status is that of `answer`, which gets the id and the number of its attempts so far.
+fn endpoint(hold: Duration, answer: fn(&str, usize) -> &'static str) -> (RawServer, Attempts) {
+    let attempts = Attempts::default();
+    let seen = attempts.clone();
+    let server = RawServer::start(move |mut stream| {
+        let seen = seen.clone();
+        async move {
+            while let Some(head) = read_request(&mut stream).await {
+                let header = |name: &str| {
+                    let value = head.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+                    value.to_owned()
+                };
+                let (id, tenant) = (header("punctual-id: "), header("tenant: "));
+                let (place, earlier) = {
+                    let mut all = seen.0.lock().unwrap();
+                    let earlier = all.iter().filter(|one| one.id == id).count();
+                    let began = Instant::now();
+                    all.push(Attempt { tenant, id: id.clone(), began, ended: None, confirmed: false });
+                    (all.len() - 1, earlier)
+                };
+                sleep(hold).await;
+                let status = answer(&id, earlier);
+                {
+                    let mut all = seen.0.lock().unwrap();
+                    (all[place].ended, all[place].confirmed) = (Some(Instant::now()), status.starts_with('2'));
+                }
+                let reply = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
+                if stream.write_all(reply.as_bytes()).await.is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    (server, attempts)
+}
+
+fn configuration(redis: &RedisServer, endpoint: &RawServer, flow: &Value) -> String {
+    let url = format!("http://127.0.0.1:{}/", endpoint.port());
+    json!({
+        "redis": { "url": redis.url() },
+        "sinks": { "hook": { "type": "http", "url": url, "timeout": "1s" } },
+        "routes": { "hooks": {
+            "sink": "hook", "flow": flow, "lease": "2s",
+            "retry": { "initial": "50ms", "max": "100ms", "max_attempts": 3 },
+        }},
+    })
+    .to_string()
+}
+
+async fn schedule(client: &Client, tenant: &str, count: usize) {
+    let message = |n: usize| json!({ "id": format!("{tenant}.{n}"), "payload": "x", "headers": { "tenant": tenant } });
+    client.schedule("hooks", &(0..count).map(message).collect::<Value>().to_string()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flow_leaves_at_its_rate_and_others_pass_it() {
+    let redis = RedisServer::start().await;
+    let (server, attempts) = endpoint(Duration::ZERO, |_, _| "204 No Content");
+    let flow = json!({ "key": "{header:tenant}", "rate": "50/s", "burst": 5 });
+    let text = configuration(&redis, &server, &flow);
+    let (one, _other) = (Punctual::start(&text).await, Punctual::start(&text).await);
+    let client = Client::of(&one);
+    schedule(&client, "big", 105).await;
+    let (began, backlog) = (Instant::now(), attempts.confirmed());
+    schedule(&client, "small", 5).await;
+    let all = eventually("all arrived", PATIENCE, async || {
+        let all = attempts.all();
+        (all.len() == 110).then_some(all)
+    })
+    .await;
+    let small = all.iter().filter(|one| one.tenant == "small").map(|one| one.began - began).max().expect("some");
+    assert!(small < Duration::from_secs(1), "behind {backlog} of another flow for {small:?}");
+    let big: Vec<Instant> = all.iter().filter(|one| one.tenant == "big").map(|one| one.began).collect();
+    let took = *big.iter().max().expect("some") - big[0];
+    // 100 of them wait for a slot each.
+    assert!((1.9..4.0).contains(&took.as_secs_f64()), "{took:?}");
+    for (n, from) in big.iter().enumerate() {
+        for (m, to) in big.iter().enumerate().skip(n) {
+            // A message can be 100 ms on its way when another is not.
+            let most = 5.0 + 50.0 * ((*to - *from).as_secs_f64() + 0.1);
+            assert!((m - n) as f64 + 1.0 <= most, "{} in {:?}", m - n + 1, *to - *from);
+        }
+    }
+    let stats = client.drained("hooks", PATIENCE).await;
+    assert_eq!((&stats["waiting_for_flow"], &stats["waiting_flows"]), (&0.into(), &0.into()), "{stats}");
+    let page = client.metrics().await;
+    assert!(page.sum("punctual_flow_wait_seconds_count", &["route=\"hooks\""]) > 0, "no wait was recorded");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flow_has_as_many_in_flight_as_it_may_also_when_an_instance_is_killed() {
+    let redis = RedisServer::start().await;
+    let (server, attempts) = endpoint(Duration::from_millis(50), |_, _| "204 No Content");
+    let flow = json!({ "key": "{header:tenant}", "parallel": 3 });
+    let text = configuration(&redis, &server, &flow);
+    let (one, mut killed) = (Punctual::start(&text).await, Punctual::start(&text).await);
+    let client = Client::of(&one);
+    schedule(&client, "a", 90).await;
+    schedule(&client, "b", 30).await;
+    eventually("some arrived", PATIENCE, async || (attempts.confirmed() > 20).then_some(())).await;
+    killed.kill().await;
+    eventually("all arrived", PATIENCE, async || {
+        let ids: HashMap<String, bool> =
+            attempts.all().into_iter().filter(|one| one.confirmed).map(|one| (one.id, true)).collect();
+        (ids.len() == 120).then_some(())
+    })
+    .await;
+    let all = attempts.all();
+    for one in &all {
+        let at_once = |other: &&Attempt| {
+            other.tenant == one.tenant && other.began <= one.began && other.ended.is_none_or(|end| end > one.began)
+        };
+        assert!(all.iter().filter(at_once).count() <= 3, "more than three of {}", one.tenant);
+    }
+    client.drained("hooks", PATIENCE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ordered_flow_keeps_its_order_over_failures_dead_letters_and_a_kill() {
+    let redis = RedisServer::start().await;
+    // Each fifth message fails once, each message with a 7 always.
+    let answer = |id: &str, earlier: usize| {
+        let n: usize = id.rsplit('.').next().and_then(|n| n.parse().ok()).unwrap_or(0);
+        if n == 7 || (n.is_multiple_of(5) && earlier == 0) { "500 No" } else { "204 No Content" }
+    };
+    let (server, attempts) = endpoint(Duration::ZERO, answer);
+    let flow = json!({ "key": "{header:tenant}", "ordered": true });
+    let text = configuration(&redis, &server, &flow);
+    let (one, mut killed) = (Punctual::start(&text).await, Punctual::start(&text).await);
+    let client = Client::of(&one);
+    let tenants: Vec<String> = (0..20).map(|n| format!("t{n}")).collect();
+    for tenant in &tenants {
+        schedule(&client, tenant, 20).await;
+    }
+    eventually("some arrived", PATIENCE, async || (attempts.confirmed() > 50).then_some(())).await;
+    killed.kill().await;
+    let stats = client.drained("hooks", PATIENCE).await;
+    assert_eq!(stats["dead"], 20, "{stats}");
+    let mut first: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for one in attempts.all().iter().filter(|one| one.confirmed) {
+        let n: usize = one.id.rsplit('.').next().expect("a number").parse().expect("a number");
+        let seen = first.entry(one.tenant.clone()).or_default();
+        if !seen.contains(&n) {
+            seen.push(n);
+        }
+    }
+    let expected: Vec<usize> = (0..20).filter(|n| *n != 7).collect();
+    for tenant in &tenants {
+        assert_eq!(first[tenant], expected, "{tenant}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_sees_and_steers_each_flow() {
+    let redis = RedisServer::start().await;
+    let (server, attempts) = endpoint(Duration::ZERO, |id, earlier| match id {
+        "asked.0" if earlier == 0 => "429 Wait\r\nretry-after: 1",
+        _ => "204 No Content",
+    });
+    let flow = json!({ "key": "{header:tenant}", "rate": "1/h" });
+    let punctual = Punctual::start(&configuration(&redis, &server, &flow)).await;
+    let client = Client::of(&punctual);
+    schedule(&client, "big", 4).await;
+    eventually("one arrived", PATIENCE, async || (attempts.confirmed() == 1).then_some(())).await;
+    let state = eventually("three wait", PATIENCE, async || {
+        let state = client.call("GET", "/v1/routes/hooks/flows/big", "").await.json;
+        (state["waiting"] == 3).then_some(state)
+    })
+    .await;
+    assert_eq!((&state["waits_for"], &state["rate"], &state["paused"]), (&"rate".into(), &"1/h".into(), &false.into()));
+    assert!(state["next_slot"].is_string(), "{state}");
+    let listed = client.call("GET", "/v1/routes/hooks/flows", "").await.json;
+    assert_eq!(listed["flows"][0]["key"], "big", "{listed}");
+    let stats = client.stats("hooks").await;
+    assert_eq!((&stats["due"], &stats["waiting_for_flow"], &stats["pending"]), (&0.into(), &3.into(), &3.into()));
+    assert_eq!(stats["oldest_overdue_seconds"], 0.0, "an alert would fire: {stats}");
+    let waiting = client.call("GET", "/v1/routes/hooks/messages/big.3", "").await.json;
+    assert_eq!((&waiting["waits_for"], &waiting["flow"]), (&"flow".into(), &"big".into()), "{waiting}");
+
+    // It takes no slot, and the others keep waiting.
+    assert_eq!(client.call("POST", "/v1/routes/hooks/messages/big.3/deliver", "").await.status, 200);
+    eventually("two arrived", PATIENCE, async || (attempts.confirmed() == 2).then_some(())).await;
+    assert_eq!(attempts.all()[1].id, "big.3");
+    // A cancelled one leaves its place to none.
+    assert_eq!(client.call("DELETE", "/v1/routes/hooks/messages/big.1", "").await.status, 204);
+    let paused = client.call("POST", "/v1/routes/hooks/flows/big/pause", r#"{"note":"a storm"}"#).await;
+    assert_eq!(paused.status, 204);
+    let changed = client.call("PATCH", "/v1/routes/hooks/flows/big", r#"{"rate":"100/s"}"#).await.json;
+    assert_eq!((&changed["waits_for"], &changed["note"]), (&"paused".into(), &"a storm".into()), "{changed}");
+    assert_eq!((&changed["rate"], &changed["overrides"]["rate"]), (&"100/s".into(), &"100/s".into()));
+    assert_eq!(attempts.confirmed(), 2);
+    assert_eq!(client.call("POST", "/v1/routes/hooks/flows/big/resume", "").await.status, 204);
+    eventually("three arrived", PATIENCE, async || (attempts.confirmed() == 3).then_some(())).await;
+    client.call("PATCH", "/v1/routes/hooks/flows/big", r#"{"rate":null}"#).await;
+
+    // An endpoint asks for patience: its flow waits, others do not.
+    let sent = Instant::now();
+    schedule(&client, "asked", 1).await;
+    schedule(&client, "other", 1).await;
+    eventually("five arrived", PATIENCE, async || (attempts.confirmed() == 4).then_some(())).await;
+    assert!(sent.elapsed() < Duration::from_millis(900), "the other flow waited {:?}", sent.elapsed());
+    assert_eq!(client.sink("hook").await["breaker"], "closed");
+    for (path, body, status) in [
+        ("/v1/routes/hooks/flows/big", r#"{"rate":"0/s"}"#, 422),
+        ("/v1/routes/hooks/flows/big", r#"{"burst":0,"parallel":0}"#, 422),
+        ("/v1/routes/hooks/flows/big", "{}", 422),
+        ("/v1/routes/hooks/flows/big", r#"{"speed":1}"#, 400),
+        ("/v1/routes/hooks/flows/a%20b", r#"{"rate":"1/s"}"#, 400),
+    ] {
+        assert_eq!(client.call("PATCH", path, body).await.status, status, "{body}");
+    }
+}
