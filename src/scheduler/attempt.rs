@@ -109,12 +109,12 @@ impl Attempt {
             return self.unsent(batch, outcome);
         }
         let share = batch.rng.random();
-        let hold = batch.route.metrics.flow_wait.as_ref().and_then(|_| asked_to_wait(outcome, reply.as_ref()));
-        let (held, verdict) = self.observe(batch, sent, outcome, domain, share, hold.is_some());
+        let asked = batch.route.metrics.flow_wait.as_ref().and_then(|_| asked_to_wait(outcome, reply.as_ref()));
+        let (held, verdict) = self.observe(batch, sent, outcome, domain, share, asked.is_some());
         let policy = &batch.route.policy.retry;
         let end = decide(outcome, verdict, number, max_attempts, policy, &mut batch.rng);
         let end = if let ClaimEnd::Retry { delay, error, .. } = end {
-            ClaimEnd::Retry { delay, error, hold: hold.map(|hold| hold.min(policy.backoff.max())) }
+            ClaimEnd::Retry { delay, error, hold: asked.map(|pause| pause.min(policy.backoff.max())) }
         } else {
             end
         };

@@ -56,10 +56,20 @@ impl FlowRules {
     }
 }
 
-/// A change of the rules of one flow: `None` keeps, `Some(None)` removes.
+/// A change of one rule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FieldChange<T> {
+    #[default]
+    Keep,
+    /// The setting of the route holds.
+    Remove,
+    Set(T),
+}
+
+/// A change of the rules of one flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowChange {
-    pub rate: Option<Option<Rate>>,
-    pub burst: Option<Option<u32>>,
-    pub parallel: Option<Option<u32>>,
+    pub rate: FieldChange<Rate>,
+    pub burst: FieldChange<u32>,
+    pub parallel: FieldChange<u32>,
 }

@@ -8,7 +8,7 @@ use super::fields::{Faults, id, integer, items, json, moment, read, whole};
 use crate::{
     api::problem::{FieldError, Problem},
     message::{DeadReason, MAX_PARTITIONS, MessageId, Rate},
-    store::{DeadAction, Expiry, Filter, FlowChange, Selection},
+    store::{DeadAction, Expiry, FieldChange, Filter, FlowChange, Selection},
     time::{self, Due, parse_instant},
 };
 
@@ -157,11 +157,11 @@ pub fn parse_flow_change(body: &[u8], ordered: bool) -> Result<FlowChange, Probl
         Rate::parse(&read::<String>(raw, pointer)?).map_err(|error| FieldError::new(pointer, error))
     };
     let change = FlowChange {
-        rate: faults.field("rate", given.rate, |raw, at| unless_null(raw, at, rate)),
-        burst: faults.field("burst", given.burst, |raw, at| unless_null(raw, at, number)),
-        parallel: faults.field("parallel", given.parallel, |raw, at| unless_null(raw, at, number)),
+        rate: faults.field("rate", given.rate, |raw, at| unless_null(raw, at, rate)).unwrap_or_default(),
+        burst: faults.field("burst", given.burst, |raw, at| unless_null(raw, at, number)).unwrap_or_default(),
+        parallel: faults.field("parallel", given.parallel, |raw, at| unless_null(raw, at, number)).unwrap_or_default(),
     };
-    if ordered && matches!(change.parallel, Some(Some(2..))) {
+    if ordered && matches!(change.parallel, FieldChange::Set(2..)) {
         faults.add("/parallel", "is at most 1, because the flows of the route are ordered");
     }
     if faults.is_empty() && change == FlowChange::default() {
@@ -170,13 +170,13 @@ pub fn parse_flow_change(body: &[u8], ordered: bool) -> Result<FlowChange, Probl
     faults.end(Some(change))
 }
 
-/// `None` for `null`.
+/// A value, or `null`, which removes it.
 fn unless_null<T>(
     raw: &RawValue,
     pointer: &str,
     parse: impl FnOnce(&RawValue, &str) -> Result<T, FieldError>,
-) -> Result<Option<T>, FieldError> {
-    if raw.get() == "null" { Ok(None) } else { parse(raw, pointer).map(Some) }
+) -> Result<FieldChange<T>, FieldError> {
+    if raw.get() == "null" { Ok(FieldChange::Remove) } else { parse(raw, pointer).map(FieldChange::Set) }
 }
 
 /// # Errors

@@ -263,12 +263,11 @@ impl MemoryPartition {
         let (mut recovered, mut dead) = (Recovered::default(), Vec::new());
         for (id, deadline) in expired {
             self.unack.remove(&id);
-            let crashed = self.attempts.get(&id).map_or(0, |counts| counts.1) + 1;
-            if settings.flow.is_some_and(|flow| !flow.ordered || crashed >= MAX_CRASHES) {
-                self.depart(&[(&id, 0)], now / 1000);
-            }
             recovered.expired += 1;
             let crashes = self.attempts.get(&id).map_or(0, |counts| counts.1) + 1;
+            if settings.flow.is_some_and(|flow| !flow.ordered || crashes >= MAX_CRASHES) {
+                self.depart(&[(&id, 0)], now / 1000);
+            }
             self.attempts.insert(id.clone(), (self.failures(&id), crashes));
             if crashes < MAX_CRASHES {
                 self.pending.insert(&id, deadline / 1000);

@@ -170,12 +170,12 @@ impl MemoryPartition {
             if let (Some(slot), Some(count)) = (self.flow.slots.get_mut(name), back.get(name)) {
                 *slot = rounded(*slot - f64::from(*count) * rules.interval);
             }
-            let held = format!("{name}\u{1}");
-            let known = self.flow.slots.get(&held).copied();
+            let mark = format!("{name}\u{1}");
+            let known = self.flow.slots.get(&mark).copied();
             if let Some(until) = hold.get(name).map(|until| float(*until))
                 && until > known.unwrap_or(float(now))
             {
-                self.flow.slots.insert(held, until);
+                self.flow.slots.insert(mark, until);
             }
         }
     }
@@ -251,7 +251,7 @@ impl MemoryPartition {
             let id = rest[34..].to_owned();
             let mut score = PARKED + due;
             if due == 0 && number.parse() == Ok(0) {
-                number = "!".to_owned();
+                "!".clone_into(&mut number);
                 score = self.pending.get(&id).unwrap_or(score);
                 due = due_by(score).0;
             }

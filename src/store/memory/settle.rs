@@ -63,7 +63,7 @@ impl MemoryPartition {
         let (mut back, mut hold) = (BTreeMap::new(), BTreeMap::new());
         for Settlement { lease, end } in ended {
             let name = self.name_of_flow(lease.id.as_str());
-            let (unsent, held) = match end {
+            let (unsent, pause) = match end {
                 ClaimEnd::Ack => (false, None),
                 ClaimEnd::Bury { reason, .. } => (!is_attempted(*reason), None),
                 ClaimEnd::Release { .. } | ClaimEnd::Defer { sent: Sent::No, .. } => (true, None),
@@ -72,8 +72,8 @@ impl MemoryPartition {
             if unsent {
                 *back.entry(name.clone()).or_default() += 1;
             }
-            if let Some(held) = held {
-                let until = (now + u64::try_from(held.as_millis()).expect("a delay in range")) * 1000;
+            if let Some(pause) = pause {
+                let until = (now + u64::try_from(pause.as_millis()).expect("a delay in range")) * 1000;
                 let known: &mut u64 = hold.entry(name).or_default();
                 *known = (*known).max(until);
             }

@@ -5,7 +5,7 @@ use redis::Value;
 use super::{MAX_BATCH, RedisStore, reply::Reply, script, unless_closed};
 use crate::{
     message::MessageId,
-    store::{FlowChange, FlowRules, FlowState, Partition, StoreError},
+    store::{FieldChange, FlowChange, FlowRules, FlowState, Partition, StoreError},
     time::UnixMillis,
 };
 
@@ -67,9 +67,8 @@ impl RedisStore {
         key: &str,
         FlowChange { rate, burst, parallel }: FlowChange,
     ) -> Result<bool, StoreError> {
-        let number = |number: Option<Option<u32>>| change(number.map(|number| number.map(|number| number.to_string())));
-        let rate = change(rate.map(|rate| rate.map(|rate| rate.to_string())));
-        self.set_rule(partition, key, &[rate, number(burst), number(parallel), String::new()]).await
+        let change = [argument(rate), argument(burst), argument(parallel), String::new()];
+        self.set_rule(partition, key, &change).await
     }
 
     /// Pauses a flow. `by`: one line. Returns whether that changed anything.
@@ -135,6 +134,10 @@ impl RedisStore {
 }
 
 /// As lua/rule.lua reads a change.
-fn change(value: Option<Option<String>>) -> String {
-    value.map_or_else(String::new, |value| value.unwrap_or_else(|| "-".to_owned()))
+fn argument<T: ToString>(change: FieldChange<T>) -> String {
+    match change {
+        FieldChange::Keep => String::new(),
+        FieldChange::Remove => "-".to_owned(),
+        FieldChange::Set(value) => value.to_string(),
+    }
 }

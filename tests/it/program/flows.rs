@@ -121,7 +121,8 @@ async fn a_flow_leaves_at_its_rate_and_others_pass_it() {
         for (m, to) in big.iter().enumerate().skip(n) {
             // A message can be 100 ms on its way when another is not.
             let most = 5.0 + 50.0 * ((*to - *from).as_secs_f64() + 0.1);
-            assert!((m - n) as f64 + 1.0 <= most, "{} in {:?}", m - n + 1, *to - *from);
+            let count = u32::try_from(m - n + 1).expect("few");
+            assert!(f64::from(count) <= most, "{count} in {:?}", *to - *from);
         }
     }
     let stats = client.drained("hooks", PATIENCE).await;
@@ -214,9 +215,9 @@ async fn an_operator_sees_and_steers_each_flow() {
     assert!(state["next_slot"].is_string(), "{state}");
     let listed = client.call("GET", "/v1/routes/hooks/flows", "").await.json;
     assert_eq!(listed["flows"][0]["key"], "big", "{listed}");
-    let stats = client.stats("hooks").await;
-    assert_eq!((&stats["due"], &stats["waiting_for_flow"], &stats["pending"]), (&0.into(), &3.into(), &3.into()));
-    assert_eq!(stats["oldest_overdue_seconds"], 0.0, "an alert would fire: {stats}");
+    let numbers = client.stats("hooks").await;
+    assert_eq!((&numbers["due"], &numbers["waiting_for_flow"], &numbers["pending"]), (&0.into(), &3.into(), &3.into()));
+    assert_eq!(numbers["oldest_overdue_seconds"], 0.0, "an alert would fire: {numbers}");
     let waiting = client.call("GET", "/v1/routes/hooks/messages/big.3", "").await.json;
     assert_eq!((&waiting["waits_for"], &waiting["flow"]), (&"flow".into(), &"big".into()), "{waiting}");
 

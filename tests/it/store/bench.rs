@@ -62,7 +62,7 @@ impl Bench {
         let repartitioned = store_of([("three", 2)], &server.url(), MAX_PAYLOAD);
         let moving = Arc::new(store_of([("one", 2)], &server.url(), MAX_PAYLOAD));
         let flowing = [false, true].map(|ordered| Arc::new(store_with_flows(&server.url(), ordered)));
-        let mut bench = Self { flowing, server, store, other, repartitioned, moving, queue, raw, produce };
+        let mut bench = Self { server, store, flowing, other, repartitioned, moving, queue, raw, produce };
         bench.clear().await;
         bench
     }

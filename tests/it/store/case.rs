@@ -146,7 +146,7 @@ impl<'a> Case<'a> {
             }
             // The time at which a flow is looked at can be before a head that became earlier.
             _ if settings(partition).flow.is_some() => {
-                assert!(published >= u64::from(earlier), "no wake-up by {operation:?}")
+                assert!(published >= u64::from(earlier), "no wake-up by {operation:?}");
             }
             _ => assert_eq!(published, u64::from(earlier), "wake-ups by {operation:?}"),
         }

@@ -77,7 +77,9 @@ fn possible(header: &str, count: usize) -> Vec<Vec<&str>> {
             names.pop();
             names.extend(FLOW_KEYS);
         }
-        names.iter_mut().for_each(|name| *name = name.trim_matches(['[', ']']));
+        for name in &mut names {
+            *name = name.trim_matches(['[', ']']);
+        }
         let (most, after) = after.strip_prefix("...").map_or((1, after), |after| (count, after));
         found = found
             .iter()

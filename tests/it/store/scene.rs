@@ -9,8 +9,8 @@ use bytes::Bytes;
 use punctual::{
     message::{Cancellation, DeadLimits, DeadReason, LogRecord, Metadata, NewMessage, OnConflict, Remember, State},
     store::{
-        ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Expiry, Filter, FlowChange, Lease, PARKED,
-        Partition, Selection, Sent, Settlement, Store, StoreError, Suspects, Token, Transfer,
+        ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Expiry, FieldChange, Filter, FlowChange, Lease,
+        PARKED, Partition, Selection, Sent, Settlement, Store, StoreError, Suspects, Token, Transfer,
         redis::{RedisStore, RegistrationError},
     },
     time::{Due, UnixMillis},
@@ -209,25 +209,11 @@ impl Bench {
             "redrive some" => act_on_dead(&store, DeadAction::Redrive(Expiry::Drop), &some_dead(), false).await?,
             "redrive none" => act_on_dead(&store, DeadAction::Redrive(Expiry::Drop), &all_dead(), true).await?,
             "reschedule" => drop(store.reschedule(&partition, &id(waiting), Some(Due::After(0))).await?),
-            "deliver at once" => drop(store.reschedule(&partition, &id("failed"), None).await?),
             "schedule" => drop(store.schedule(&partition, &batch()).await?),
             "produce" => return self.produced(message("fresh", Due::At(UnixMillis::default()), false)).await,
             "produce in place of a pending one" => return self.produced(message(waiting, Due::NOW, true)).await,
             "produce in place of a dead one" => return self.produced(message("dead", Due::NOW, true)).await,
             "move" | "begin to move" | "end the move" => self.change_partitions(scene).await?,
-            "list flows" => drop(store.flows(&partition, Some("a"), 1).await?),
-            "look at a flow" => drop(store.flow(&partition, "a").await?),
-            "change a flow" => {
-                let change = FlowChange { burst: Some(Some(7)), parallel: Some(None), ..FlowChange::default() };
-                assert!(store.change_flow(&partition, "a", change).await?);
-            }
-            "change a flow back" => {
-                let change = FlowChange { rate: Some(None), burst: Some(None), parallel: None };
-                assert!(store.change_flow(&partition, "b", change).await?);
-            }
-            "pause a flow" => assert!(store.pause_flow(&partition, "b", "ops", "why").await?),
-            "tidy flights" | "tidy parked" => drop(store.tidy(&partition).await?),
-            "unpark" => drop(store.unpark(&partition).await?),
             "fence" => store.fence(&partition).await?,
             "rights" => self.store.check_rights().await.expect("all rights"),
             "registered" => assert!(self.store.is_registered().await?),
@@ -235,7 +221,7 @@ impl Bench {
                 // Another largest payload, or another number of partitions of an empty route: something to write.
                 registered(if scene == "register" { &self.other } else { &self.repartitioned }).await?;
             }
-            other => panic!("no scene `{other}`"),
+            other => return steer(&store, other).await,
         }
         Ok(())
     }
@@ -293,6 +279,30 @@ impl Bench {
     }
 }
 
+/// Scenes about whole flows.
+async fn steer(store: &RedisStore, scene: &str) -> Result<(), StoreError> {
+    let partition = partition();
+    match scene {
+        "deliver at once" => drop(store.reschedule(&partition, &id("failed"), None).await?),
+        "list flows" => drop(store.flows(&partition, Some("a"), 1).await?),
+        "look at a flow" => drop(store.flow(&partition, "a").await?),
+        "change a flow" => {
+            let change =
+                FlowChange { burst: FieldChange::Set(7), parallel: FieldChange::Remove, ..FlowChange::default() };
+            assert!(store.change_flow(&partition, "a", change).await?);
+        }
+        "change a flow back" => {
+            let change = FlowChange { rate: FieldChange::Remove, burst: FieldChange::Remove, ..FlowChange::default() };
+            assert!(store.change_flow(&partition, "b", change).await?);
+        }
+        "pause a flow" => assert!(store.pause_flow(&partition, "b", "ops", "why").await?),
+        "tidy flights" | "tidy parked" => drop(store.tidy(&partition).await?),
+        "unpark" => drop(store.unpark(&partition).await?),
+        other => panic!("no scene `{other}`"),
+    }
+    Ok(())
+}
+
 /// The keys that differ in two dumps, with their content in both.
 pub fn differing(one: &Dump, other: &Dump) -> String {
     let shown = |dump: &Dump, key: &String| {
@@ -300,7 +310,8 @@ pub fn differing(one: &Dump, other: &Dump) -> String {
         words.map(|word| String::from_utf8_lossy(word)).collect::<Vec<_>>().join(" ")
     };
     let keys: BTreeSet<_> = one.keys().chain(other.keys()).filter(|key| one.get(*key) != other.get(*key)).collect();
-    keys.into_iter().map(|key| format!("\n{key}: {} | {}", shown(one, key), shown(other, key))).collect()
+    let lines = keys.into_iter().map(|key| format!("{key}: {} | {}", shown(one, key), shown(other, key)));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 async fn act_on_dead(store: &RedisStore, action: DeadAction, of: &Selection, dry_run: bool) -> Result<(), StoreError> {
