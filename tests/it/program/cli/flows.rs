@@ -39,6 +39,7 @@ async fn waiting(scene: &Scene, key: &str, number: u64) -> Value {
 async fn flows_are_listed_limited_paused_and_resumed() {
     let scene = started().await;
     assert_eq!(scene.done(&["flows", "slow", "--json"]).await, "");
+    assert!(!scene.done(&["status"]).await.contains("flow"));
     let paused = scene.done(&["flows", "pause", "slow", "b", "--note", "the tenant asked for it"]).await;
     assert_eq!(paused, "paused flow b of slow\n");
     let limits = scene.done(&["flows", "set", "slow", "c", "--rate", "1/d", "--parallel", "9"]).await;
@@ -56,6 +57,9 @@ async fn flows_are_listed_limited_paused_and_resumed() {
     assert_eq!((&b["waits_for"], &b["note"]), (&json!("paused"), &json!("the tenant asked for it")));
     let overrides = json!({ "rate": "1/d", "parallel": 9 });
     assert_eq!((&c["waits_for"], &c["overrides"]), (&json!("rate"), &overrides));
+
+    let status = scene.done(&["status"]).await;
+    assert!(status.ends_with("\n\nslow: waiting for their flow: 5 messages of 4 flows\n"), "{status}");
 
     let table = scene.done(&["flows", "slow"]).await;
     let rows: Vec<Vec<&str>> =
