@@ -290,6 +290,14 @@ pub fn of_message(route: &str, id: &str, tail: &str) -> Result<String, Failure> 
     of_route(route, &format!("/messages/{}{tail}", part(id)?))
 }
 
+/// The path of a flow.
+///
+/// # Errors
+/// Those of `of_route`.
+pub fn of_flow(route: &str, key: &str, tail: &str) -> Result<String, Failure> {
+    of_route(route, &format!("/flows/{}{tail}", part(key)?))
+}
+
 fn part(name: &str) -> Result<String, Failure> {
     // URL parsers resolve these segments, encoded or not.
     if matches!(name, "" | "." | "..") {

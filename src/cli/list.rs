@@ -1,4 +1,4 @@
-//! `punctual list ROUTE`; the filter and the pages of all listings.
+//! `punctual list ROUTE`; the filter of all listings of messages, and the pages of all listings.
 
 use std::time::{Duration, SystemTime};
 
@@ -111,7 +111,39 @@ pub struct Listing<'a> {
 }
 
 impl Listing<'_> {
-    /// Passes the messages to `each`, in order. Returns whether there are more than `limit`.
+    fn pages(&self) -> Pages<'_> {
+        let query = [("state", self.state.to_owned())].into_iter().chain(self.filter.fields()).collect();
+        Pages { route: self.route, name: "messages", query, max_page: MAX_PAGE, limit: self.limit }
+    }
+
+    /// That of `Pages`.
+    pub async fn read(
+        &self,
+        session: &Session<'_>,
+        each: impl FnMut(Value) -> Result<(), Failure>,
+    ) -> Result<bool, Failure> {
+        self.pages().read(session, each).await
+    }
+
+    pub async fn show(&self, session: &Session<'_>, columns: &[&str]) -> Result<(), Failure> {
+        self.pages().show(session, columns, cell).await
+    }
+}
+
+/// A listing of the API, page by page.
+pub struct Pages<'a> {
+    pub route: &'a str,
+    /// Last part of the path, and name of the field with the entries.
+    pub name: &'static str,
+    pub query: Vec<(&'static str, String)>,
+    /// Maximum number of entries of a page.
+    pub max_page: u64,
+    /// `None`: all entries.
+    pub limit: Option<u64>,
+}
+
+impl Pages<'_> {
+    /// Passes the entries to `each`, in order. Returns whether there are more than `limit`.
     pub async fn read(
         &self,
         session: &Session<'_>,
@@ -119,19 +151,19 @@ impl Listing<'_> {
     ) -> Result<bool, Failure> {
         let (mut left, mut cursor) = (self.limit, None::<String>);
         loop {
-            let page = left.map_or(MAX_PAGE, |left| left.min(MAX_PAGE)).to_string();
+            let page = left.map_or(self.max_page, |left| left.min(self.max_page)).to_string();
             let mut query = Serializer::new(String::new());
-            query.append_pair("state", self.state).append_pair("limit", &page).extend_pairs(self.filter.fields());
+            query.append_pair("limit", &page).extend_pairs(&self.query);
             if let Some(cursor) = &cursor {
                 query.append_pair("cursor", cursor);
             }
-            let path = of_route(self.route, &format!("/messages?{}", query.finish()))?;
+            let path = of_route(self.route, &format!("/{}?{}", self.name, query.finish()))?;
             let mut answer = session.client.get(&path).await?;
-            let Value::Array(messages) = answer["messages"].take() else {
-                return Err(Failure::Failed(format!("{path} answered without messages")));
+            let Value::Array(entries) = answer[self.name].take() else {
+                return Err(Failure::Failed(format!("{path} answered without {}", self.name)));
             };
-            left = left.map(|left| left.saturating_sub(messages.len() as u64));
-            messages.into_iter().try_for_each(&mut each)?;
+            left = left.map(|left| left.saturating_sub(entries.len() as u64));
+            entries.into_iter().try_for_each(&mut each)?;
             cursor = answer["cursor"].as_str().map(str::to_owned);
             if cursor.is_none() || left == Some(0) {
                 return Ok(cursor.is_some());
@@ -139,19 +171,20 @@ impl Listing<'_> {
         }
     }
 
-    /// Prints the messages: a table with `columns`, which are names of fields, or with `--json` one JSON object per
-    /// line.
-    pub async fn show(&self, session: &Session<'_>, columns: &[&str]) -> Result<(), Failure> {
+    /// Prints the entries: a table with `columns`, which are names of fields, or with `--json` one JSON object per
+    /// line. `cell`: text of a field of an entry.
+    pub async fn show(
+        &self,
+        session: &Session<'_>,
+        columns: &[&str],
+        cell: fn(&Value, &str) -> String,
+    ) -> Result<(), Failure> {
         let mut rows = Vec::new();
-        let more = self.read(session, |message| {
+        let more = self.read(session, |entry| {
             if session.global.json {
-                return output::listed(message);
+                return output::listed(entry);
             }
-            let cell = |name: &&str| match &message[*name] {
-                Value::Null => "-".to_owned(),
-                value => value.as_str().map_or_else(|| value.to_string(), str::to_owned),
-            };
-            rows.push(columns.iter().map(cell).collect());
+            rows.push(columns.iter().map(|name| cell(&entry, name)).collect());
             Ok(())
         });
         let more = more.await?;
@@ -164,6 +197,14 @@ impl Listing<'_> {
             output::note("there are more: --limit");
         }
         Ok(())
+    }
+}
+
+/// Text of a field.
+pub fn cell(entry: &Value, name: &str) -> String {
+    match &entry[name] {
+        Value::Null => "-".to_owned(),
+        value => value.as_str().map_or_else(|| value.to_string(), str::to_owned),
     }
 }
 

@@ -33,17 +33,18 @@ pub struct GetArguments {
 
 pub async fn get(session: &Session<'_>, arguments: GetArguments) -> Result<(), Failure> {
     let message = session.client.get(&of_message(&arguments.route, &arguments.id, "")?).await?;
-    let text = fields(&message);
+    let text = fields(&message, &FIRST);
     output::result(session.global, message, text)
 }
 
-fn fields(message: &Value) -> String {
-    let all = message.as_object().into_iter().flatten();
+/// One line for each field with a value: those of `first` in its order, then the others, and the payload last.
+pub fn fields(entry: &Value, first: &[&str]) -> String {
+    let all = entry.as_object().into_iter().flatten();
     let shown = all.filter(|(_, value)| !value.is_null() && value.as_object().is_none_or(|inner| !inner.is_empty()));
     let mut shown: Vec<(&String, &Value)> = shown.collect();
     let place = |name: &str| {
-        let first = FIRST.iter().position(|first| *first == name);
-        (first.unwrap_or(FIRST.len()), name.starts_with("payload"))
+        let at = first.iter().position(|first| *first == name);
+        (at.unwrap_or(first.len()), name.starts_with("payload"))
     };
     shown.sort_by_key(|(name, _)| place(name));
     let width = shown.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
@@ -157,5 +158,5 @@ async fn cancel_one(session: &Session<'_>, route: &str, id: &str, dry_run: bool)
 fn the_payload_is_last_and_empty_fields_are_left_out() {
     let message =
         serde_json::json!({ "payload": "x", "zone": 1, "id": "a", "key": null, "headers": {}, "state": "dead" });
-    assert_eq!(fields(&message), "id       a\nstate    dead\nzone     1\npayload  x");
+    assert_eq!(fields(&message, &FIRST), "id       a\nstate    dead\nzone     1\npayload  x");
 }

@@ -8,6 +8,7 @@ mod dead;
 #[cfg(feature = "http")]
 mod demo;
 mod failure;
+mod flows;
 mod global;
 mod health;
 mod import;
@@ -78,6 +79,8 @@ enum Command {
     Pause(Operator<route::PauseArguments>),
     /// Resume the delivery of a route
     Resume(Operator<route::ResumeArguments>),
+    /// Show the flows of a route, or one; set limits of a flow, pause it, resume it
+    Flows(Operator<flows::FlowsArguments>),
     /// Follow the move of a route's messages to another number of partitions
     Repartition(Operator<route::RepartitionArguments>),
     /// Ask whether an instance is ready: exit 0 or 1
@@ -150,6 +153,7 @@ async fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Cancel(operator) => operate!(message::cancel, global, operator),
         Command::Dead(operator) => operate!(dead::run, global, operator),
         Command::Pause(operator) => operate!(route::pause, global, operator),
+        Command::Flows(operator) => operate!(flows::run, global, operator),
         Command::Repartition(operator) => operate!(route::repartition, global, operator),
         Command::Resume(operator) => operate!(route::resume, global, operator),
         Command::Health(operator) => health::run(global, &operator.api, &operator.own).await,

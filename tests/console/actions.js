@@ -90,6 +90,42 @@ async function pauses(page) {
   await eventually("delivered", isGone("held"));
 }
 
+/** Of each flow one message leaves, the others wait for the next day. */
+async function flows(page) {
+  const tenant = (flow, number) => Array.from({ length: number }, (_, n) => ({ id: `${flow}-${n}`, flow, payload: n }));
+  await schedule("hooks", [...tenant("acme", 2), ...tenant("globex", 4)]);
+  const state = async (flow) => (await api("GET", `routes/hooks/flows/${flow}`)).json;
+  await eventually("they wait", async () => (await state("globex")).waiting === 3 && (await state("acme")).waiting === 1);
+  await view(page, "#/");
+  await page.getByRole("article", { name: "Route hooks" }).getByRole("link", { name: "4", exact: true }).click();
+  await shows(page, "Waiting for their flow: 4 messages of 2 flows.");
+  const items = page.getByRole("list", { name: "Flows" }).getByRole("listitem");
+  await items.nth(1).waitFor();
+  const [first, second] = await items.allInnerTexts();
+  assert.match(first, /globex\s+rate\s+3 waiting, 0 in flight/);
+  assert.match(first, /Next slot: .+ in \d+ h .+Limits: rate 1\/d, burst 1\./s);
+  assert.match(second, /acme\s+rate\s+1 waiting/);
+
+  await page.getByRole("button", { name: "Pause acme" }).click();
+  await dialog(page).getByLabel("Note").fill("acme is being <b>repaired</b>");
+  await confirm(page, "Pause");
+  await items.nth(1).getByText("acme is being <b>repaired</b>").waitFor();
+  const { paused, paused_by: by, note } = await state("acme");
+  assert.deepEqual([paused, by, note], [true, "ops", "acme is being <b>repaired</b>"]);
+  assert.equal((await state("globex")).paused, false);
+  await page.getByRole("button", { name: "Resume acme" }).click();
+  await confirm(page, "Resume");
+  await page.getByRole("button", { name: "Pause acme" }).waitFor();
+  assert.equal((await state("acme")).paused, false);
+
+  const waiting = (await api("GET", "routes/hooks/messages")).json.messages.find(({ flow }) => flow === "acme");
+  await view(page, `#/messages/hooks/${waiting.id}`);
+  await shows(page, "It is due, and waits for its flow.");
+  await view(page, "#/messages?route=order-timeout");
+  await page.getByRole("link", { name: /^Retrying/ }).waitFor();
+  assert.equal(await page.getByRole("link", { name: /^Flows/ }).count(), 0, "the route has no flows");
+}
+
 /** A filter applies without Enter, and nothing acts while it does not. */
 async function typing(page) {
   const box = page.getByLabel("Error contains");
@@ -181,6 +217,9 @@ async function deadLetters(page) {
 
 async function without(name, allowed) {
   const page = await opened(name);
+  await view(page, "#/messages?route=hooks&state=flows");
+  await page.getByRole("list", { name: "Flows" }).waitFor();
+  assert.equal(await page.getByRole("button", { name: /^Pause/ }).count(), 0);
   for (const address of ["#/", `#/dead?route=${ROUTE}`, `#/messages/${ROUTE}/dead-x`, `#/messages/${ROUTE}/later`]) {
     await view(page, address);
     await page.locator(".tile, .list, .waits").first().waitFor();
@@ -199,6 +238,7 @@ run(async () => {
   await one(page);
   await conflict(page);
   await pauses(page);
+  await flows(page);
   await deadLetters(page);
   await stage("sink answers 422");
   await schedule(ROUTE, { id: "dead-x", payload: 1 });

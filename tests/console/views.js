@@ -13,6 +13,7 @@ const VIEWS = {
   overview: "#/",
   ahead: "#/ahead?within=hour",
   messages: "#/messages?route=invoices",
+  flows: "#/messages?route=hooks&state=flows",
   message: "#/messages/invoices/invoice-1042",
   dead: "#/dead?route=order-timeout",
   sinks: "#/sinks",
@@ -35,6 +36,8 @@ async function fill() {
   });
   await schedule("stock", Array.from({ length: 12 }, (_, n) => ({ id: `stock-${n}`, payload: n })));
   await api("POST", "routes/stock/pause", { note: "the warehouse is being repaired until 22:00" });
+  await schedule("hooks", Array.from({ length: 90 }, (_, n) => ({ id: `hook-${n}`, flow: `tenant:${n % 30}`, payload: n })));
+  await api("POST", "routes/hooks/flows/tenant:7/pause", { note: "the tenant moves" });
   await schedule("order-timeout", { id: "sparse", delay: "20d", payload: 1 });
 }
 
@@ -61,6 +64,7 @@ const READY = {
   overview: (page) => page.getByRole("article", { name: "Route stock" }).getByText("the warehouse is being repaired").waitFor(),
   ahead: (page) => page.getByRole("link", { name: /^[1-9]\d* messages?, / }).first().waitFor(),
   messages: (page) => page.locator("table.list tbody tr").nth(99).waitFor(),
+  flows: (page) => page.getByRole("listitem").filter({ hasText: "tenant:29" }).getByText("rate 1/d").waitFor(),
   message: (page) => page.getByText("\"currency\": \"EUR\"").waitFor(),
   dead: (page) => page.getByRole("link", { name: "24 rejected", exact: true }).waitFor(),
   sinks: (page) => page.getByRole("article", { name: "Sink warehouse" }).getByText("Connection refused").first().waitFor(),

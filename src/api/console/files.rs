@@ -15,6 +15,7 @@ pub const FILES: &[(&str, &str, &str)] = &[
     ("charts.js", SCRIPT, include_str!("page/charts.js")),
     ("dead.js", SCRIPT, include_str!("page/dead.js")),
     ("dialog.js", SCRIPT, include_str!("page/dialog.js")),
+    ("flows.js", SCRIPT, include_str!("page/flows.js")),
     ("format.js", SCRIPT, include_str!("page/format.js")),
     ("history.js", SCRIPT, include_str!("page/history.js")),
     ("message.js", SCRIPT, include_str!("page/message.js")),

@@ -1,6 +1,7 @@
 //! `punctual status`: the state of the instance and its problems, on one screen.
 
 mod dead;
+mod flow;
 mod problems;
 pub mod screen;
 
@@ -45,8 +46,8 @@ pub async fn run(session: &Session<'_>, arguments: StatusArguments) -> Result<()
     let rows = if arguments.all { usize::MAX } else { screen::MAX_ROWS };
     let columns = output::window().map_or(table::MAX_CELL, |(_, columns)| columns);
     let screen = screen::text(&overview, session.client.shown(), rows);
-    let dead = dead::lines(&overview, columns).join("\n");
-    let text = if dead.is_empty() { screen } else { format!("{screen}\n\n{dead}") };
-    output::result(session.global, overview, text)?;
+    let parts = [screen, flow::lines(&overview, columns).join("\n"), dead::lines(&overview, columns).join("\n")];
+    let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    output::result(session.global, overview, parts.join("\n\n"))?;
     if problems.is_empty() { Ok(()) } else { Err(Failure::Failed(problems.join("\npunctual: "))) }
 }

@@ -137,6 +137,7 @@ routes:
   order-timeout: {{ sink: shop, retry: {{ initial: 500ms, max: 2s }} }}
   invoices: {{ sink: jobs }}
   stock: {{ sink: warehouse }}
+  hooks: {{ sink: jobs, flow: {{ rate: 1/d }} }}
 ",
         redis = redis.url(),
         shop = receiver.url(),

@@ -1,6 +1,6 @@
 // The actions of an operator, each with its confirmation dialog. The token's rights decide which actions are shown.
 
-import { call, ofMessage, ofRoute, post } from "./api.js";
+import { call, flowName, ofFlow, ofMessage, ofRoute, post } from "./api.js";
 import { ask } from "./dialog.js";
 import { instant, local, plural } from "./format.js";
 
@@ -87,12 +87,21 @@ const simple = (verb, title, text, path, done, more = {}) =>
 export const deliver = (route, id) =>
   simple("Deliver now", "Deliver now", `${id} becomes due now, whatever its time.`, ofMessage(route, id, "/deliver"), `${id} is due now.`);
 
+const NOTE = { fields: [{ name: "note", label: "Note: why, for others who see it", maxlength: 500 }] };
+
 export const pause = (route) =>
   simple("Pause", `Pause ${route}`, "The route accepts messages and delivers none, on every instance, until it is resumed.",
-    ofRoute(route, "/pause"), `${route} is paused.`, { fields: [{ name: "note", label: "Note: why, for others who see it", maxlength: 500 }] });
+    ofRoute(route, "/pause"), `${route} is paused.`, NOTE);
 
 export const resume = (route) =>
   simple("Resume", `Resume ${route}`, "Messages that are due leave at once.", ofRoute(route, "/resume"), `${route} is resumed.`);
+
+export const pauseFlow = (route, key) =>
+  simple("Pause", `Pause ${flowName(key)}`, `Messages of this flow of ${route} are accepted and none is delivered, on every instance, until it is resumed.`,
+    ofFlow(route, key, "/pause"), `${flowName(key)} is paused.`, NOTE);
+
+export const resumeFlow = (route, key) =>
+  simple("Resume", `Resume ${flowName(key)}`, "Due messages leave as its limits allow.", ofFlow(route, key, "/resume"), `${flowName(key)} is resumed.`);
 
 export function move(route, id) {
   ask({

@@ -4,6 +4,7 @@ import { events, get, now, token, usePoll } from "./api.js";
 import { Ahead } from "./ahead.js";
 import { Dead } from "./dead.js";
 import { Dialogs } from "./dialog.js";
+import { Flows } from "./flows.js";
 import { duration, Time } from "./format.js";
 import { remember, seen } from "./history.js";
 import { Message } from "./message.js";
@@ -114,6 +115,7 @@ function Frame({ leave }) {
       ${shown && (isMessage
         ? html`<${Message} overview=${shown} route=${path[1]} id=${path[2]} />`
         : view[0] === "ahead" ? html`<${Ahead} overview=${shown} query=${query} />`
+        : view[0] === "messages" && query.state === "flows" ? html`<${Flows} overview=${shown} query=${query} />`
         : view[0] === "messages" ? html`<${Messages} overview=${shown} query=${query} />`
         : view[0] === "dead" ? html`<${Dead} overview=${shown} query=${query} />`
         : view[0] === "sinks" ? html`<${Sinks} overview=${shown} />`

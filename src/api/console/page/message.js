@@ -1,6 +1,6 @@
 // The view of one message, with the reason why it waits.
 
-import { get, ofMessage, usePoll } from "./api.js";
+import { flowName, get, ofMessage, usePoll } from "./api.js";
 import { cancel, deliver, move, purge, redrive, rights, untilLoaded } from "./actions.js";
 import { count, instant, Time } from "./format.js";
 import { Badge, Fact, link, Loading, Text, Trouble } from "./parts.js";
@@ -42,6 +42,7 @@ function Waits({ message, overview }) {
     },
     paused: () => html`Its route is paused${stats?.paused_by && html` by <${Text}>${stats.paused_by}</${Text}>`}${stats?.paused_at && html`, <${Time} at=${stats.paused_at} far="only" />`}${stats?.note && html`: <${Text}>${stats.note}</${Text}>`}.`,
     window: () => html`Its route is closed until <${Time} at=${stats?.window?.until} />.`,
+    flow: () => html`It is due, and waits for its <a href=${link("messages", { route: message.route, state: "flows" })}>flow</a>.`,
     capacity: () => "It is due, and waits until an instance has capacity.",
   };
   const text = {
@@ -92,7 +93,7 @@ function Details({ message }) {
     <section class="panel" aria-label="Headers and properties"><dl class="facts">
       <${Fact} name="Content type"><${Text}>${message.content_type ?? "none"}</${Text}></${Fact}>
       <${Fact} name="Key"><${Text}>${message.key ?? (message.key_base64 === undefined ? "none" : `${message.key_base64} (base64)`)}</${Text}></${Fact}>
-      ${message.flow !== undefined && html`<${Fact} name="Flow"><${Text}>${message.flow || "without a key"}</${Text}></${Fact}>`}
+      ${message.flow !== undefined && html`<${Fact} name="Flow"><${Text}>${flowName(message.flow)}</${Text}></${Fact}>`}
       <${Fact} name="Headers">${headers.length ? html`<${Rows} rows=${headers} />` : "none"}</${Fact}>
       ${message.properties && html`<${Fact} name="Properties"><${Values} values=${message.properties} /></${Fact}>`}
     </dl></section>`;

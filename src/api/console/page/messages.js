@@ -34,9 +34,7 @@ export function Messages({ overview, query }) {
     <h1>Messages</h1>
     <div class="controls">
       <${RoutePicker} routes=${names} value=${route} onPick=${(name) => go({ route: name, state })} />
-      <nav class="choice" aria-label="State">${STATES.map(([name, title]) => html`
-        <a key=${name} href=${name === "dead" ? link("dead", { route }) : link("messages", { route, state: name })} aria-current=${name === state ? "true" : undefined}>
-          ${title} <span class="muted">${stats && !stats.error ? count(stats[name]) : ""}</span></a>`)}</nav>
+      <${States} route=${route} stats=${stats} state=${state} />
       <${Field} name="id" label="Open an id" most="128" onEnter=${(id) => id && (location.hash = `#/${messagePath(route, id)}`)} />
       <${Filter} key=${JSON.stringify(of)} value=${contains} onFilter=${(text) => location.replace(link("messages", { ...of, since, until, contains: text }))} />
     </div>
@@ -49,6 +47,15 @@ export function Messages({ overview, query }) {
       <${Empty}>${data.cursor ? "None matches on this page; later pages may have some." : isFiltered ? "No message matches." : "There is none."}</${Empty}>`}
     ${data?.messages.length > 0 && html`<${Table} messages=${data.messages} state=${state} />`}
     <${Pages} cursor=${cursor} next=${data?.cursor} to=${(value) => link("messages", { ...query, ...of, cursor: value })} />`;
+}
+
+/** Links to the messages of a route by state, and to its flows if it has any. */
+export function States({ route, stats, state }) {
+  const numbers = stats && !stats.error ? { ...stats, flows: stats.waiting_flows } : {};
+  return html`
+    <nav class="choice" aria-label="State">${[...STATES, ["flows", "Flows"]].map(([name, title]) => (name !== "flows" || numbers.flows !== undefined) && html`
+      <a key=${name} href=${name === "dead" ? link("dead", { route }) : link("messages", { route, state: name })} aria-current=${name === state ? "true" : undefined}>
+        ${title} <span class="muted">${numbers[name] === undefined ? "" : count(numbers[name])}</span></a>`)}</nav>`;
 }
 
 /** A field with a label, which applies with Enter. */

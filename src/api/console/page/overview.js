@@ -125,6 +125,7 @@ function Route({ route, overview }) {
       <dl class="lines">
         <${Fact} name="Late, p50 / p99 ${late.over}">${late.text}</${Fact}>
         <${Fact} name="Oldest overdue"><span class=${route.oldest_overdue_seconds > OVERDUE ? "bad" : ""}>${route.oldest_overdue_seconds ? duration(route.oldest_overdue_seconds) : "none"}</span></${Fact}>
+        ${route.waiting_for_flow !== undefined && html`<${Fact} name="Wait for their flow"><a href=${link("messages", { route: name, state: "flows" })}>${count(route.waiting_for_flow)}</a></${Fact}>`}
         <${Fact} name="Next due">${route.next_due ? html`<${Time} at=${route.next_due} far="only" />` : "none"}</${Fact}>
       </dl>
     </article>`;

@@ -5,6 +5,7 @@ mod broken_off;
 mod bulk;
 mod dead;
 mod demo;
+mod flows;
 mod health;
 mod ids;
 mod import;
