@@ -112,11 +112,10 @@ impl Own {
         let is_returned = error.take_message().is_some();
         let error = error.into_error();
         let text = causes(&error);
-        Err(match error.is_user() {
-            _ if is_returned => SendError::NotSent(text),
-            true => SendError::Unsendable(text),
-            false if !self.exchange.is_written() => SendError::NotSent(text),
-            false => SendError::Lost(LostReply { text, is_invalid: error.is_parse(), is_of_connection: true }),
+        Err(if is_returned || !self.exchange.is_written() {
+            SendError::NotSent(text)
+        } else {
+            SendError::Lost(LostReply { text, is_invalid: error.is_parse(), is_of_connection: true })
         })
     }
 }
@@ -140,6 +139,14 @@ impl Connection {
         match self {
             Self::Http1(own) => own.driver.run(work).await,
             Self::Http2(_) => work.await,
+        }
+    }
+
+    /// Whether nothing of the last request was sent, or the server has not processed it.
+    pub fn is_unsent(&self) -> bool {
+        match self {
+            Self::Http1(own) => !own.exchange.is_written(),
+            Self::Http2(shared) => shared.is_unsent(),
         }
     }
 

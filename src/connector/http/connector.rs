@@ -163,7 +163,7 @@ impl Connector {
     pub fn limit(&self) -> usize {
         match &*self.protocol() {
             Protocol::Http1 => self.max_connections,
-            Protocol::Http2(shared) => shared.limit(),
+            Protocol::Http2(shared) => shared.workers(),
             Protocol::Unknown => self.streams.load(Ordering::Relaxed),
         }
     }
@@ -245,7 +245,7 @@ impl Connector {
         let (stream, protocol) = self.stream().await?;
         if protocol == HTTP_2 {
             let shared = Shared::open(stream, permit).await.map_err(|error| ConnectError::of(&error))?;
-            self.streams.store(shared.limit(), Ordering::Relaxed);
+            self.streams.store(shared.workers(), Ordering::Relaxed);
             *self.protocol() = Protocol::Http2(shared.clone());
             return Ok(Connection::Http2(shared));
         }

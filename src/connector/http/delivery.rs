@@ -187,8 +187,10 @@ impl Sender {
                 Ok(Err(SendError::NoStream)) => {
                     Outcome::Unsent { error: self.named("no HTTP/2 stream was free in time") }
                 }
-                Ok(Err(SendError::Unsendable(text))) => Outcome::Unsendable { error: self.named(&text) },
                 Ok(Err(SendError::Lost(lost))) => outcome::of_lost(&lost, &self.connector.address()),
+                Err(Elapsed) if used.is_unsent() => {
+                    Outcome::Unsent { error: self.named("the connection took no request in time") }
+                }
                 Err(Elapsed) => {
                     let error = self.named(&format!("no reply within {:?}", self.timeout));
                     Outcome::Throttled { error, retry_after: None }

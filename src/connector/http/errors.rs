@@ -9,8 +9,6 @@ pub enum SendError {
     NotSent(String),
     /// No stream of the connection became free in time: nothing was sent.
     NoStream,
-    /// HTTP cannot carry the message.
-    Unsendable(String),
     /// The status of the reply. The rest of its head is invalid or incomplete.
     Unreadable(StatusCode),
     Lost(LostReply),
