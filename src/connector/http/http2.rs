@@ -104,6 +104,8 @@ impl Shared {
         let (observer, frames) = FrameObserver::new();
         let mut builder = Builder::new();
         builder.enable_push(false).initial_window_size(STREAM_WINDOW).max_header_list_size(MAX_HEAD);
+        // So that `Frames` can read the status of a reply without the replies before it.
+        builder.header_table_size(0);
         let (sender, mut connection) = builder.handshake(Wire::new(stream, observer)).await?;
         let state = Arc::new(State {
             frames,
@@ -222,11 +224,12 @@ impl Shared {
 
     fn failed(&self, error: &h2::Error, Expected { frames, stream }: &Expected<'_>) -> SendError {
         let needs_http1 = error.is_remote() && error.reason() == Some(Reason::HTTP_1_1_REQUIRED);
-        // The library ends the connection, with all its requests, after an invalid reply.
-        if needs_http1 || error.is_go_away() && error.is_library() {
+        let status = frames.forget(*stream);
+        // After an invalid reply the library ends the stream, or the connection with all its requests.
+        if needs_http1 || error.is_library() && (error.is_go_away() || status.is_none()) {
             self.state.unusable.store(true, Ordering::Relaxed);
         }
-        if let Some(status) = frames.forget(*stream) {
+        if let Some(status) = status {
             return SendError::Unreadable(status);
         }
         let is_refused = error.is_reset() && error.is_remote() && error.reason() == Some(Reason::REFUSED_STREAM);

@@ -283,16 +283,42 @@ async fn a_message_that_waits_for_a_stream_is_sent_when_the_server_allows_one() 
     assert!(started.elapsed() < TIMEOUT, "{:?}", started.elapsed());
 }
 
+/// A name in upper case: the library ends the connection.
+const UPPER: &[u8] = b"\x00\x04X-Up\x01y";
+/// A header that HTTP/2 forbids: the library ends the stream.
+const UPGRADE: &[u8] = b"\x00\x07upgrade\x06h2,h2c";
+
 #[tokio::test]
-async fn a_success_with_an_invalid_header_counts_and_is_the_last_over_http_2() {
+async fn a_success_with_an_invalid_header_counts_however_its_status_is_written() {
     let authority = Authority::new();
-    // A name in upper case: the library ends the connection.
-    let server =
-        FrameServer::start(&authority, 1, Duration::ZERO, |_, stream| (ok(stream, b"\x00\x04X-Up\x01y"), false));
-    let sink = sink(&authority, &server, TIMEOUT);
-    let mut left = batch(20);
-    send_all(&sink, &mut left, 20).await;
-    assert_eq!((left.len(), server.seen()), (0, (20, 1)));
+    let acts: [Act; 12] = [
+        |_, stream| (ok(stream, UPPER), false),
+        |_, stream| (ok(stream, UPGRADE), false),
+        |_, stream| (reply(stream, &[b"\x89", UPGRADE].concat()), false),
+        // Literal: kept in the table, not kept, never kept.
+        |_, stream| (reply(stream, &[FIRST_ACCEPTED, UPGRADE].concat()), false),
+        |_, stream| (reply(stream, &[FIRST_ACCEPTED, UPPER].concat()), false),
+        |_, stream| (reply(stream, &[b"\x08\x03201", UPGRADE].concat()), false),
+        |_, stream| (reply(stream, &[b"\x18\x03299", UPPER].concat()), false),
+        // Huffman: 202 and 299.
+        |_, stream| (reply(stream, &[b"\x48\x82\x10\x05", UPGRADE].concat()), false),
+        |_, stream| (reply(stream, &[b"\x08\x83\x13\xef\xff", UPPER].concat()), false),
+        // The name is literal too, or Huffman.
+        |_, stream| (reply(stream, &[b"\x00\x07:status\x03200", UPGRADE].concat()), false),
+        |_, stream| (reply(stream, &[b"\x10\x85\xb8\x84\x8d\x36\xa3\x82\x10\x05", UPGRADE].concat()), false),
+        // After an interim reply.
+        |_, stream| {
+            let interim = frame(HEADERS, END_HEADERS, stream, b"\x08\x03103");
+            ([interim, reply(stream, &[b"\x08\x03201", UPGRADE].concat())].concat(), false)
+        },
+    ];
+    for (index, act) in acts.into_iter().enumerate() {
+        let server = FrameServer::start(&authority, 1, Duration::ZERO, act);
+        let sink = authority.sink("localhost", server.server.port(), false);
+        let mut left = batch(20);
+        send_all(&sink, &mut left, 20).await;
+        assert_eq!((left.len(), server.seen()), (0, (20, 1)), "{index}");
+    }
 }
 
 #[tokio::test]
