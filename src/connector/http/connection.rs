@@ -13,12 +13,14 @@ use http::Response;
 use http_body_util::Full;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use tokio::time::Instant;
 
 use super::{
     body::ReplyBody,
-    errors::{ConnectionPermit, LostReply, SendError},
+    errors::{LostReply, SendError},
     http2::Shared,
     outcome::causes,
+    permits::{self, ConnectionPermit, TURN},
     target::MessageRequest,
     wire::{Exchange, Stream, Wire},
 };
@@ -40,6 +42,7 @@ pub struct Own {
     once: bool,
     /// Whether a request was answered over this connection.
     answered: bool,
+    opened: Instant,
 }
 
 type Transport = TokioIo<Wire<Arc<Exchange>>>;
@@ -90,7 +93,7 @@ impl Own {
             .ignore_invalid_headers_in_responses(true);
         let (sender, connection) = builder.handshake(TokioIo::new(wire)).await?;
         let driver = Driver { connection: Some(Box::new(connection)), _permit: permit };
-        Ok(Self { sender, driver, exchange, once, answered: false })
+        Ok(Self { sender, driver, exchange, once, answered: false, opened: Instant::now() })
     }
 
     async fn send(&mut self, request: MessageRequest) -> Result<Response<ReplyBody>, SendError> {
@@ -164,6 +167,11 @@ impl Connection {
             Self::Http1(own) => own.answered,
             Self::Http2(shared) => shared.has_answered(),
         }
+    }
+
+    /// Whether others wait for the permit of a connection of the worker's own, and it was used for its turn.
+    pub fn has_had_turn(&self) -> bool {
+        matches!(self, Self::Http1(own) if permits::are_wanted() && own.opened.elapsed() >= TURN)
     }
 
     /// Whether a connection of the worker's own has ended.

@@ -27,8 +27,9 @@ use tokio::{
 
 use super::{
     body::ReplyBody,
-    errors::{ConnectionPermit, LostReply, SendError},
+    errors::{LostReply, SendError},
     frames::{FrameObserver, Frames},
+    permits::ConnectionPermit,
     wire::{Stream, Wire},
 };
 
