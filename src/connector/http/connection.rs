@@ -13,12 +13,14 @@ use http::Response;
 use http_body_util::Full;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use tokio::time::Instant;
 
 use super::{
     body::ReplyBody,
-    errors::{ConnectionPermit, LostReply, SendError},
+    errors::{LostReply, SendError},
     http2::Shared,
     outcome::causes,
+    permits::{self, ConnectionPermit, TURN},
     target::MessageRequest,
     wire::{Exchange, Stream, Wire},
 };
@@ -40,6 +42,7 @@ pub struct Own {
     once: bool,
     /// Whether a request was answered over this connection.
     answered: bool,
+    opened: Instant,
 }
 
 type Transport = TokioIo<Wire<Arc<Exchange>>>;
@@ -90,7 +93,7 @@ impl Own {
             .ignore_invalid_headers_in_responses(true);
         let (sender, connection) = builder.handshake(TokioIo::new(wire)).await?;
         let driver = Driver { connection: Some(Box::new(connection)), _permit: permit };
-        Ok(Self { sender, driver, exchange, once, answered: false })
+        Ok(Self { sender, driver, exchange, once, answered: false, opened: Instant::now() })
     }
 
     async fn send(&mut self, request: MessageRequest) -> Result<Response<ReplyBody>, SendError> {
@@ -112,11 +115,10 @@ impl Own {
         let is_returned = error.take_message().is_some();
         let error = error.into_error();
         let text = causes(&error);
-        Err(match error.is_user() {
-            _ if is_returned => SendError::NotSent(text),
-            true => SendError::Unsendable(text),
-            false if !self.exchange.is_written() => SendError::NotSent(text),
-            false => SendError::Lost(LostReply { text, is_invalid: error.is_parse(), is_of_connection: true }),
+        Err(if is_returned || !self.exchange.is_written() {
+            SendError::NotSent(text)
+        } else {
+            SendError::Lost(LostReply { text, is_invalid: error.is_parse(), is_of_connection: true })
         })
     }
 }
@@ -143,6 +145,14 @@ impl Connection {
         }
     }
 
+    /// Whether nothing of the last request was sent, or the server has not processed it.
+    pub fn is_unsent(&self) -> bool {
+        match self {
+            Self::Http1(own) => !own.exchange.is_written(),
+            Self::Http2(shared) => shared.is_unsent(),
+        }
+    }
+
     /// The connection, if other workers use it too.
     pub fn shared(&self) -> Option<&Shared> {
         match self {
@@ -157,6 +167,11 @@ impl Connection {
             Self::Http1(own) => own.answered,
             Self::Http2(shared) => shared.has_answered(),
         }
+    }
+
+    /// Whether others wait for the permit of a connection of the worker's own, and it was used for its turn.
+    pub fn has_had_turn(&self) -> bool {
+        matches!(self, Self::Http1(own) if permits::are_wanted() && own.opened.elapsed() >= TURN)
     }
 
     /// Whether a connection of the worker's own has ended.

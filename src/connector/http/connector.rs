@@ -3,7 +3,7 @@
 use std::{
     io,
     sync::{
-        Arc, LazyLock,
+        Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -13,23 +13,20 @@ use http::Uri;
 use hyper::service::Service;
 use hyper_util::{client::legacy::connect::HttpConnector, service::TowerToHyperService};
 use parking_lot::{Mutex, MutexGuard};
-use rustix::{
-    io::Errno,
-    process::{Resource, getrlimit},
-};
+use rustix::io::Errno;
 use rustls::pki_types::ServerName;
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
-    time::Instant,
+    time::{Instant, timeout_at},
 };
 use tokio_rustls::TlsConnector;
 use url::Url;
 
 use super::{
     connection::{Connection, Own},
-    errors::ConnectionPermit,
     http2::Shared,
     outcome::causes,
+    permits::ConnectionPermit,
     reuse::Reuse,
     wire::Stream,
 };
@@ -42,20 +39,8 @@ const WITHOUT_HTTP_2: Duration = Duration::from_mins(10);
 /// Workers that start before the protocol of an https endpoint is known: over HTTP/2 it can allow only one request at a
 /// time.
 const FIRST_WORKERS: usize = 8;
-/// Files of the process that are left to Redis, the log and the like. The API takes at most half of the files.
-const OTHER_FILES: usize = 20;
-/// Minimum connections of all sinks, even if the process can open only few files.
-const MIN_CONNECTIONS: usize = 4;
-
 const HTTP_2: &[u8] = b"h2";
 const HTTP_1: &[u8] = b"http/1.1";
-
-/// Permits for the connections of all HTTP sinks.
-static OUTGOING: LazyLock<Arc<Semaphore>> = LazyLock::new(|| {
-    let files = getrlimit(Resource::Nofile).current.and_then(|files| usize::try_from(files).ok());
-    let most = (files.unwrap_or(Semaphore::MAX_PERMITS) / 2).saturating_sub(OTHER_FILES);
-    Arc::new(Semaphore::new(most.clamp(MIN_CONNECTIONS, Semaphore::MAX_PERMITS)))
-});
 
 pub struct Connector {
     /// Resolves, tries IPv6 and IPv4, and sets the options of the socket.
@@ -87,13 +72,22 @@ struct Tls {
 }
 
 /// Why no connection was opened.
-pub struct ConnectError {
-    pub text: String,
+pub enum ConnectError {
+    /// No permit became free in time.
+    Busy,
     /// This process or machine has no more files, ports or memory.
-    pub is_local: bool,
+    Local(String),
+    Remote(String),
 }
 
 impl ConnectError {
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Busy => "no connection was free in time",
+            Self::Local(text) | Self::Remote(text) => text,
+        }
+    }
+
     fn of(error: &(dyn std::error::Error + 'static)) -> Self {
         let chain = std::iter::successors(Some(error), |cause| (*cause).source());
         let is_local = |error: &io::Error| {
@@ -103,7 +97,7 @@ impl ConnectError {
             })
         };
         let is_local = chain.filter_map(|cause| cause.downcast_ref::<io::Error>()).any(is_local);
-        Self { text: causes(error), is_local }
+        if is_local { Self::Local(causes(error)) } else { Self::Remote(causes(error)) }
     }
 }
 
@@ -163,7 +157,7 @@ impl Connector {
     pub fn limit(&self) -> usize {
         match &*self.protocol() {
             Protocol::Http1 => self.max_connections,
-            Protocol::Http2(shared) => shared.limit(),
+            Protocol::Http2(shared) => shared.workers(),
             Protocol::Unknown => self.streams.load(Ordering::Relaxed),
         }
     }
@@ -204,25 +198,16 @@ impl Connector {
         self.without_http2.lock().is_some_and(|until| Instant::now() < until)
     }
 
-    /// Whether no further connection can be opened now.
-    pub fn is_full(&self) -> bool {
-        self.connections.available_permits() == 0 || OUTGOING.available_permits() == 0
-    }
-
-    /// Waits until another connection can be opened. Cancel-safe.
-    async fn permit(&self) -> ConnectionPermit {
-        let permit = async |of: &Arc<Semaphore>| Arc::clone(of).acquire_owned().await.expect("never closed");
-        ConnectionPermit { _sink: permit(&self.connections).await, _process: permit(&OUTGOING).await }
-    }
-
+    /// `begin_by`: latest time to begin with a new connection.
+    ///
     /// # Errors
     /// Why no connection was opened. The text does not show the URL: its path and query can hold secrets.
-    pub async fn connect(&self) -> Result<Connection, ConnectError> {
+    pub async fn connect(&self, begin_by: Instant) -> Result<Connection, ConnectError> {
         // Otherwise each worker would open a connection of its own, although one is enough over HTTP/2.
         let sharing = if self.is_http1() { None } else { self.sharing.acquire().await.ok() };
         match self.shared() {
             Some(shared) => Ok(shared),
-            None => self.open(sharing).await,
+            None => self.open(sharing, begin_by).await,
         }
     }
 
@@ -238,14 +223,15 @@ impl Connector {
         }
     }
 
-    async fn open(&self, sharing: Option<SemaphorePermit<'_>>) -> Result<Connection, ConnectError> {
+    async fn open(&self, sharing: Option<SemaphorePermit<'_>>, begin_by: Instant) -> Result<Connection, ConnectError> {
         let sharing = sharing.filter(|_| !self.is_http1());
         // Acquired after `sharing`: a worker that waits for the shared connection needs no permit.
-        let permit = self.permit().await;
+        let permit = timeout_at(begin_by, ConnectionPermit::acquire(&self.connections)).await;
+        let permit = permit.map_err(|_| ConnectError::Busy)?;
         let (stream, protocol) = self.stream().await?;
         if protocol == HTTP_2 {
             let shared = Shared::open(stream, permit).await.map_err(|error| ConnectError::of(&error))?;
-            self.streams.store(shared.limit(), Ordering::Relaxed);
+            self.streams.store(shared.workers(), Ordering::Relaxed);
             *self.protocol() = Protocol::Http2(shared.clone());
             return Ok(Connection::Http2(shared));
         }

@@ -15,7 +15,7 @@ use super::{
     alarm::{Alarm, Elapsed},
     body::ReplyBody,
     connection::Connection,
-    connector::Connector,
+    connector::{ConnectError, Connector},
     errors::{LostReply, SendError},
     http2::Shared,
     outcome, reply,
@@ -119,9 +119,10 @@ impl Sender {
         if delivery.is_too_late() {
             return Err(failure(None, closed()));
         }
-        if deadline < Instant::now() + self.timeout.mul_f64(1.0 - SEND_WITHIN) {
-            let error = format!("{}: no connection was free in time", self.connector.address());
-            return Err(failure(None, Outcome::Unsent { error }));
+        let send_by = self.send_by(deadline);
+        let late = |text| failure(None, Outcome::Unsent { error: self.named(text) });
+        if Instant::now() > send_by {
+            return Err(late(ConnectError::Busy.text()));
         }
         let mut refusals = 0;
         loop {
@@ -140,7 +141,12 @@ impl Sender {
             let may_be_closed = connection.is_some();
             if connection.is_none() {
                 // A failed connect concerns every path.
-                *connection = Some(self.connect(deadline).await.map_err(|outcome| failure(None, outcome))?);
+                let opened = self.connect(send_by, deadline).await;
+                *connection = Some(opened.map_err(|outcome| failure(None, outcome))?);
+                // The connection is kept for the next message.
+                if Instant::now() > send_by {
+                    return Err(late("the connection was opened too late"));
+                }
             }
             // A connect, or a refused request, takes time.
             if delivery.is_too_late() {
@@ -148,7 +154,8 @@ impl Sender {
             }
             let used = connection.as_mut().expect("opened");
             let was_answering = used.has_answered();
-            let max_wait = self.max_wait(deadline, delivery.send_until);
+            let latest = delivery.send_until.map_or(send_by, |until| send_by.min(until));
+            let max_wait = latest.saturating_duration_since(Instant::now());
             let sent = alarm.timeout_at(deadline, used.send(request, max_wait)).await;
             if used.shared().is_some_and(Shared::is_unusable)
                 && let Some(time) = self.connector.avoid_http2()
@@ -187,8 +194,10 @@ impl Sender {
                 Ok(Err(SendError::NoStream)) => {
                     Outcome::Unsent { error: self.named("no HTTP/2 stream was free in time") }
                 }
-                Ok(Err(SendError::Unsendable(text))) => Outcome::Unsendable { error: self.named(&text) },
                 Ok(Err(SendError::Lost(lost))) => outcome::of_lost(&lost, &self.connector.address()),
+                Err(Elapsed) if used.is_unsent() => {
+                    Outcome::Unsent { error: self.named("the connection took no request in time") }
+                }
                 Err(Elapsed) => {
                     let error = self.named(&format!("no reply within {:?}", self.timeout));
                     Outcome::Throttled { error, retry_after: None }
@@ -201,11 +210,9 @@ impl Sender {
         }
     }
 
-    /// Maximum time that a message can still wait before it is sent.
-    fn max_wait(&self, deadline: Instant, send_until: Option<Instant>) -> Duration {
-        let latest = deadline.checked_sub(self.timeout.mul_f64(1.0 - SEND_WITHIN));
-        let latest = latest.map(|latest| send_until.map_or(latest, |until| latest.min(until)));
-        latest.map_or(Duration::ZERO, |latest| latest.saturating_duration_since(Instant::now()))
+    /// Latest time to send a message, so that the rest of `timeout` is left for the reply.
+    fn send_by(&self, deadline: Instant) -> Instant {
+        deadline.checked_sub(self.timeout.mul_f64(1.0 - SEND_WITHIN)).unwrap_or_else(Instant::now)
     }
 
     fn named(&self, text: &str) -> String {
@@ -237,34 +244,35 @@ impl Sender {
             info!(address, "a kept connection was lost: connections are used once for {pause:?}");
         }
         self.close(connection);
-        match self.connect(deadline.min(Instant::now() + RECONNECT_WITHIN)).await {
+        let deadline = deadline.min(Instant::now() + RECONNECT_WITHIN);
+        let error = outcome.error().unwrap_or_default();
+        match self.connect(deadline, deadline).await {
             Ok(opened) => {
                 *connection = Some(opened);
-                let error = outcome.error().unwrap_or_default();
                 Outcome::Lost { error: format!("{error}; a new connection could be opened") }
             }
+            // No connection was tried. The message was sent, nevertheless.
+            Err(Outcome::Unsent { error: cause }) => Outcome::Lost { error: format!("{error}; {cause}") },
             Err(outcome) => outcome,
         }
     }
 
-    async fn connect(&self, deadline: Instant) -> Result<Connection, Outcome> {
+    /// `begin_by`: latest time to begin with a new connection.
+    async fn connect(&self, begin_by: Instant, deadline: Instant) -> Result<Connection, Outcome> {
         if let Some(shared) = self.connector.shared() {
             return Ok(shared);
         }
-        let error = match timeout_at(deadline, self.connector.connect()).await {
+        Err(match timeout_at(deadline, self.connector.connect(begin_by)).await {
             Ok(Ok(connection)) => return Ok(connection),
-            Ok(Err(error)) if error.is_local => {
+            Ok(Err(error @ ConnectError::Busy)) => Outcome::Unsent { error: self.named(error.text()) },
+            Ok(Err(error @ ConnectError::Local(_))) => {
                 // Without the pause, the message would be claimed again at once.
                 sleep(LOCAL_PAUSE).await;
-                return Err(Outcome::Unsent { error: self.named(&error.text) });
+                Outcome::Unsent { error: self.named(error.text()) }
             }
-            Ok(Err(error)) => error.text,
-            Err(_) if self.connector.is_full() => {
-                return Err(Outcome::Unsent { error: self.named("no connection was free in time") });
-            }
-            Err(_) => "not connected in time".into(),
-        };
-        Err(Outcome::Unavailable { error: self.named(&error) })
+            Ok(Err(error @ ConnectError::Remote(_))) => Outcome::Unavailable { error: self.named(error.text()) },
+            Err(_) => Outcome::Unavailable { error: self.named("not connected in time") },
+        })
     }
 
     fn outcome(&self, response: &Response<ReplyBody>) -> Outcome {

@@ -1,7 +1,6 @@
-//! Errors of requests without a readable reply, and the permits that a connection holds.
+//! Errors of requests without a readable reply.
 
 use http::StatusCode;
-use tokio::sync::OwnedSemaphorePermit;
 
 /// Why a request has no readable reply.
 pub enum SendError {
@@ -9,8 +8,6 @@ pub enum SendError {
     NotSent(String),
     /// No stream of the connection became free in time: nothing was sent.
     NoStream,
-    /// HTTP cannot carry the message.
-    Unsendable(String),
     /// The status of the reply. The rest of its head is invalid or incomplete.
     Unreadable(StatusCode),
     Lost(LostReply),
@@ -23,10 +20,4 @@ pub struct LostReply {
     pub is_invalid: bool,
     /// The connection was lost, rather than one request.
     pub is_of_connection: bool,
-}
-
-/// Permits of the sink and of the process for one connection.
-pub struct ConnectionPermit {
-    pub _sink: OwnedSemaphorePermit,
-    pub _process: OwnedSemaphorePermit,
 }

@@ -12,8 +12,9 @@ use super::wire::Observer;
 /// Bytes that a client sends before its first frame (RFC 9113, section 3.4).
 const PREFACE: usize = 24;
 const FRAME_HEAD: usize = 9;
-/// Bytes of a payload that are kept: padding, priority and the first field of HEADERS, or the first half of GOAWAY.
-const KEPT: usize = 16;
+/// Bytes of a payload that are kept: padding, priority and the first field of HEADERS, or the first half of GOAWAY. The
+/// longest form of a status has 13 bytes.
+const KEPT: usize = 32;
 
 const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
@@ -95,7 +96,8 @@ impl Frames {
                 }
             }
             HEADERS => {
-                if let Some(status) = success(frame.flags, frame.kept())
+                // An interim reply, and trailers, have no final status.
+                if let Some(status) = status(frame.flags, frame.kept()).filter(|status| !status.is_informational())
                     && let Some(reply) = self.noted.lock().replies.get_mut(&frame.stream)
                 {
                     *reply = Some(status);
@@ -106,9 +108,9 @@ impl Frames {
     }
 }
 
-/// The status of a reply, if it is one of the successes in the static table of HPACK (RFC 7541, appendix A). Other
-/// encodings of a status need the dynamic table of the connection.
-fn success(flags: u8, mut payload: &[u8]) -> Option<StatusCode> {
+/// The status of a reply: its first field in the code of HPACK (RFC 7541). A server that keeps to the size of the table
+/// in our SETTINGS, 0, does not refer to earlier replies.
+fn status(flags: u8, mut payload: &[u8]) -> Option<StatusCode> {
     if flags & PADDED != 0 {
         payload = payload.get(1..)?;
     }
@@ -116,15 +118,53 @@ fn success(flags: u8, mut payload: &[u8]) -> Option<StatusCode> {
         payload = payload.get(5..)?;
     }
     // A new size of the table can precede the first field.
-    while let [0x20..=0x3f, rest @ ..] = payload {
+    while let [size @ 0x20..=0x3f, rest @ ..] = payload {
         payload = rest;
+        let mut continues = *size == 0x3f;
+        while continues {
+            let [byte, rest @ ..] = payload else { return None };
+            (continues, payload) = (*byte >= 0x80, rest);
+        }
     }
-    match payload.first()? {
-        0x88 => Some(StatusCode::OK),
-        0x89 => Some(StatusCode::NO_CONTENT),
-        0x8a => Some(StatusCode::PARTIAL_CONTENT),
-        _ => None,
+    let value = match payload {
+        [indexed @ 0x88..=0x8e, ..] => return StatusCode::from_u16(INDEXED[usize::from(*indexed - 0x88)]).ok(),
+        // A literal, with the name of any entry of the static table that is a status.
+        [0x48..=0x4e | 0x08..=0x0e | 0x18..=0x1e, value @ ..] => value,
+        [0x40 | 0x00 | 0x10, named @ ..] => NAMES.iter().find_map(|name| named.strip_prefix(*name))?,
+        _ => return None,
+    };
+    let digits = match value {
+        [3, digits @ ..] => *digits.first_chunk()?,
+        [length @ 0x82..=0x83, coded @ ..] => huffman(coded.get(..usize::from(length & 0x7f))?)?,
+        _ => return None,
+    };
+    StatusCode::from_bytes(&digits).ok()
+}
+
+/// Statuses of the static table, from index 8.
+const INDEXED: [u16; 7] = [200, 204, 206, 304, 400, 404, 500];
+/// `:status` as a literal name, plain and in Huffman code, each after its length.
+const NAMES: [&[u8]; 2] = [b"\x07:status", b"\x85\xb8\x84\x8d\x36\xa3"];
+
+/// Three digits in the Huffman code of HPACK: 5 bits for each of 0 to 2, 6 bits for each of 3 to 9.
+fn huffman(coded: &[u8]) -> Option<[u8; 3]> {
+    let mut bits = coded.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte)) << (32 - 8 * coded.len());
+    let mut digits = [0; 3];
+    for digit in &mut digits {
+        let (code, length) = match bits >> 27 {
+            code @ 0..=2 => (code, 5),
+            _ => (bits >> 26, 6),
+        };
+        *digit = b'0'
+            + u8::try_from(match (code, length) {
+                (code, 5) => code,
+                (code @ 0x19..=0x1f, 6) => code - 0x16,
+                _ => return None,
+            })
+            .ok()?;
+        bits <<= length;
     }
+    Some(digits)
 }
 
 /// A frame of which the head and up to `KEPT` bytes of the payload were read.
@@ -243,8 +283,38 @@ mod tests {
             let mut reader = Reader::after(0);
             bytes.chunks(size).for_each(|part| reader.read(part, |frame| frames.received(frame)));
             assert!(frames.noted.lock().has_settings && frames.is_ending());
-            assert_eq!([1, 5, 7].map(|stream| frames.forget(stream)), [None, Some(StatusCode::NO_CONTENT), None]);
+            let status = |stream| frames.forget(stream).map(|status| status.as_u16());
+            assert_eq!([1, 5, 7].map(status), [None, Some(204), Some(307)]);
             assert_eq!(frames.noted.lock().last, Some(5));
+        }
+    }
+
+    #[test]
+    fn a_status_is_known_in_each_form() {
+        for (fields, expected) in [
+            (&b"\x88"[..], Some(200)),
+            (b"\x8e", Some(500)),
+            (b"\x20\x3f\xe1\x1f\x8a", Some(206)),
+            (b"\x48\x03201", Some(201)),
+            (b"\x0c\x03404", Some(404)),
+            (b"\x18\x03999", Some(999)),
+            (b"\x48\x82\x10\x05", Some(202)),
+            (b"\x48\x83\x13\xef\xff", Some(299)),
+            (b"\x08\x83\x65\xa6\xff", Some(345)),
+            (b"\x00\x07:status\x03200", Some(200)),
+            (b"\x40\x85\xb8\x84\x8d\x36\xa3\x82\x10\x05", Some(202)),
+            // Another field, an entry of the table, and cut or wrong values.
+            (b"\x00\x07:statuz\x03200", None),
+            (b"\xbe", None),
+            (b"\x61\x0320", None),
+            (b"\x48\x0320", None),
+            (b"\x48\x02200", None),
+            (b"\x48\x83\x13\xef", None),
+            (b"\x48\x83\xff\xff\xff", None),
+            (b"\x3f\x80", None),
+            (b"", None),
+        ] {
+            assert_eq!(status(0, fields).map(|status| status.as_u16()), expected, "{fields:x?}");
         }
     }
 

@@ -4,9 +4,11 @@
 //! queue up in the library.
 
 use std::{
+    future::{Future, poll_fn},
+    pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -25,8 +27,9 @@ use tokio::{
 
 use super::{
     body::ReplyBody,
-    errors::{ConnectionPermit, LostReply, SendError},
+    errors::{LostReply, SendError},
     frames::{FrameObserver, Frames},
+    permits::ConnectionPermit,
     wire::{Stream, Wire},
 };
 
@@ -45,17 +48,30 @@ pub const MAX_STREAMS: usize = 256;
 pub struct Shared {
     sender: SendRequest<Bytes>,
     state: Arc<State>,
+    /// The stream of the last request of this handle.
+    latest: Option<u32>,
 }
 
 struct State {
     frames: Arc<Frames>,
     streams: Mutex<usize>,
-    /// Notified when a stream ends.
+    /// Streams that the server allows at once. It can allow none for a while.
+    allowed: AtomicUsize,
+    /// Notified when a stream ends, and when `allowed` changes.
     freed: Notify,
     answered: AtomicBool,
     ended: AtomicBool,
     /// The server breaks HTTP/2, or asks for HTTP/1.1.
     unusable: AtomicBool,
+}
+
+impl State {
+    /// Notes how many streams the server allows at once.
+    fn allow(&self, streams: usize) {
+        if self.allowed.swap(streams, Ordering::AcqRel) != streams {
+            self.freed.notify_waiters();
+        }
+    }
 }
 
 /// A stream in use, until it is dropped.
@@ -89,10 +105,13 @@ impl Shared {
         let (observer, frames) = FrameObserver::new();
         let mut builder = Builder::new();
         builder.enable_push(false).initial_window_size(STREAM_WINDOW).max_header_list_size(MAX_HEAD);
+        // So that `Frames` can read the status of a reply without the replies before it.
+        builder.header_table_size(0);
         let (sender, mut connection) = builder.handshake(Wire::new(stream, observer)).await?;
         let state = Arc::new(State {
             frames,
             streams: Mutex::new(0),
+            allowed: AtomicUsize::new(connection.max_concurrent_send_streams()),
             freed: Notify::new(),
             answered: AtomicBool::new(false),
             ended: AtomicBool::new(false),
@@ -108,7 +127,7 @@ impl Shared {
             result
         });
         tokio::select! {
-            () = begun.frames.settings() => Ok(Self { sender, state }),
+            () = begun.frames.settings() => Ok(Self { sender, state, latest: None }),
             ended = &mut driving => Err(ended.ok().and_then(Result::err).unwrap_or_else(|| Reason::NO_ERROR.into())),
         }
     }
@@ -132,13 +151,25 @@ impl Shared {
         self.state.answered.load(Ordering::Relaxed)
     }
 
-    /// Requests that the server allows at once.
-    pub fn limit(&self) -> usize {
-        self.sender.current_max_send_streams().clamp(1, MAX_STREAMS)
+    /// Workers of the connection: one for each request that the server allows at once. If it allows none, one worker
+    /// waits for a stream.
+    pub fn workers(&self) -> usize {
+        self.limit().max(1)
+    }
+
+    fn limit(&self) -> usize {
+        self.state.allowed.load(Ordering::Acquire).min(MAX_STREAMS)
+    }
+
+    /// Whether nothing of the last request was sent, or the server has not processed it.
+    pub fn is_unsent(&self) -> bool {
+        self.latest.is_none_or(|stream| self.state.frames.is_unprocessed(stream))
     }
 
     /// Waits for a stream. `None` when the connection accepts no more requests.
-    async fn slot(&self) -> Option<StreamSlot> {
+    async fn slot(&mut self) -> Option<StreamSlot> {
+        // An earlier request of this handle can still wait in the library.
+        poll_fn(|context| self.sender.poll_ready(context)).await.ok()?;
         loop {
             let freed = self.state.freed.notified();
             tokio::pin!(freed);
@@ -164,22 +195,25 @@ impl Shared {
         request: Request<Bytes>,
         max_wait: Duration,
     ) -> Result<Response<ReplyBody>, SendError> {
+        self.latest = None;
         let slot = match timeout(max_wait, self.slot()).await {
             Ok(Some(slot)) => slot,
             Ok(None) => return Err(SendError::NotSent("the connection ends".into())),
             Err(_) => return Err(SendError::NoStream),
         };
         let (head, body) = request.into_parts();
-        let sent = self.sender.send_request(Request::from_parts(head, ()), body.is_empty());
-        let (reply, mut out) = sent.map_err(|error| self.refused(&error))?;
+        // The end of a request is a frame of its own, even if the body is empty. If the server takes back the stream
+        // before the request is written, and the request is given up, the library still sends the head, with a reset.
+        let sent = self.sender.send_request(Request::from_parts(head, ()), false);
+        // The headers were checked before. So an error is about the state of the connection, not about the message.
+        let (reply, mut out) = sent.map_err(|error| SendError::NotSent(error.to_string()))?;
         let stream = out.stream_id().as_u32();
+        self.latest = Some(stream);
         let frames = Arc::clone(&self.state.frames);
         frames.expect(stream);
         let expected = Expected { frames: &frames, stream };
-        if !body.is_empty() {
-            // The reply has the same error.
-            let _ = out.send_data(body, true);
-        }
+        // The reply has the same error.
+        let _ = out.send_data(body, true);
         match reply.await {
             Ok(response) => {
                 self.state.answered.store(true, Ordering::Relaxed);
@@ -189,19 +223,14 @@ impl Shared {
         }
     }
 
-    /// The error of a request of which nothing was sent.
-    fn refused(&self, error: &h2::Error) -> SendError {
-        let is_of_connection = error.is_io() || error.is_go_away() || error.is_reset() || self.is_ending();
-        if is_of_connection { SendError::NotSent(error.to_string()) } else { SendError::Unsendable(error.to_string()) }
-    }
-
     fn failed(&self, error: &h2::Error, Expected { frames, stream }: &Expected<'_>) -> SendError {
         let needs_http1 = error.is_remote() && error.reason() == Some(Reason::HTTP_1_1_REQUIRED);
-        // The library ends the connection, with all its requests, after an invalid reply.
-        if needs_http1 || error.is_go_away() && error.is_library() {
+        let status = frames.forget(*stream);
+        // After an invalid reply the library ends the stream, or the connection with all its requests.
+        if needs_http1 || error.is_library() && (error.is_go_away() || status.is_none()) {
             self.state.unusable.store(true, Ordering::Relaxed);
         }
-        if let Some(status) = frames.forget(*stream) {
+        if let Some(status) = status {
             return SendError::Unreadable(status);
         }
         let is_refused = error.is_reset() && error.is_remote() && error.reason() == Some(Reason::REFUSED_STREAM);
@@ -218,7 +247,7 @@ impl Shared {
 
 /// Drives the connection. Returns when it is closed, when its last handle is dropped, or when the peer does not answer.
 async fn drive(
-    connection: Connection<Wire<FrameObserver>, Bytes>,
+    mut connection: Connection<Wire<FrameObserver>, Bytes>,
     mut pings: PingPong,
     state: &State,
 ) -> Result<(), h2::Error> {
@@ -231,8 +260,13 @@ async fn drive(
             }
         }
     };
+    let driven = poll_fn(|context| {
+        let result = Pin::new(&mut connection).poll(context);
+        state.allow(connection.max_concurrent_send_streams());
+        result
+    });
     tokio::select! {
-        result = connection => result,
+        result = driven => result,
         () = lost => Ok(()),
     }
 }

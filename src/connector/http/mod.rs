@@ -17,6 +17,7 @@ mod frames;
 mod fuzz;
 mod http2;
 mod outcome;
+mod permits;
 mod reply;
 mod request;
 mod reuse;
@@ -102,7 +103,7 @@ impl Sink for HttpSink {
         let Sender { connector, timeout: limit, .. } = &*self.sender;
         match timeout(*limit, connector.stream()).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(format!("{}: {}", connector.address(), error.text)),
+            Ok(Err(error)) => Err(format!("{}: {}", connector.address(), error.text())),
             Err(_) => Err(format!("{}: not connected within {limit:?}", connector.address())),
         }
     }

@@ -13,6 +13,7 @@ use super::{
     alarm::Alarm,
     connection::{self, Connection},
     delivery::{Job, Sender},
+    permits,
 };
 use crate::sink::turns::Turns;
 
@@ -114,6 +115,9 @@ impl Worker {
                 let is_surplus = queue.workers > limit;
                 let job = if is_surplus { None } else { queue.jobs.pop() };
                 if job.is_some() {
+                    if connection.as_ref().is_some_and(Connection::has_had_turn) {
+                        *connection = None;
+                    }
                     // The endpoint allows more requests at once than before.
                     if queue.jobs.len() > queue.idle && queue.workers < limit {
                         queue.workers += 1;
@@ -135,9 +139,11 @@ impl Worker {
                 }
                 queue.idle += 1;
             }
+            let has_own = connection.as_ref().is_some_and(|kept| kept.shared().is_none());
             // A notification before this point is kept.
             tokio::select! {
                 () = self.workers.arrived.notified() => {}
+                () = permits::wanted(), if has_own => (*connection, ends) = (None, true),
                 () = connection::closed(connection) => ends = true,
                 () = sleep(IDLE_TIMEOUT) => ends = true,
             }

@@ -10,7 +10,13 @@ use tokio::{
 };
 
 use super::{alone, client::Client};
-use crate::support::{RedisServer, http, port::Port, punctual::Punctual, receiver::Receiver, scale::rounds};
+use crate::support::{
+    RedisServer, http,
+    port::Port,
+    punctual::Punctual,
+    receiver::{Behaviour, Receiver},
+    scale::rounds,
+};
 
 /// More than an instance has places.
 const CROWD: usize = 4400;
@@ -18,7 +24,7 @@ const CROWD: usize = 4400;
 const ARRIVAL: usize = 400;
 /// Time to accept an arrival on a busy machine.
 const ACCEPTED: Duration = Duration::from_secs(20);
-/// What an orchestrator waits for a probe, by default.
+/// Default time that an orchestrator waits for a probe.
 const PROBE: Duration = Duration::from_secs(1);
 
 async fn probe(address: SocketAddr, within: Duration) -> Result<Duration, String> {
@@ -87,7 +93,7 @@ async fn a_crowd_of_connections_from_one_address_keeps_no_probe_out() {
     assert_eq!(other.status(), 404, "there is nothing but probes");
 }
 
-/// Of a process with few files: more than half are the connections of idle clients.
+/// Limit of a process with few files: more than half of them are the connections of idle clients.
 const FEW_FILES: usize = 70;
 const IDLE: usize = 60;
 
@@ -108,7 +114,7 @@ async fn idle_clients_leave_files_for_probes_and_deliveries() {
     }
     let crowd = async {
         loop {
-            // Whoever was closed comes again.
+            // A client that was closed connects again.
             for stream in &mut idle {
                 if matches!(stream.try_read(&mut [0; 16]), Ok(0))
                     && let Ok(Ok(new)) = timeout(PROBE, TcpStream::connect(address)).await
@@ -135,6 +141,48 @@ async fn idle_clients_leave_files_for_probes_and_deliveries() {
     assert_eq!(punctual.terminate().await.code, Some(0));
     let loud = punctual.log().matches(" WARN ").count();
     assert!(loud <= 3, "{}", punctual.log());
+}
+
+/// Far below the time for which an idle connection is kept, and for which a message waits for a connection.
+const SOON: Duration = Duration::from_secs(3);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sinks_share_few_files_without_waiting_for_idle_or_busy_connections() {
+    let (redis, receivers) = (RedisServer::start().await, [(); 3].map(|()| Receiver::start()));
+    let sinks =
+        receivers.iter().enumerate().map(|(n, receiver)| format!("s{n}: {{ type: http, url: '{}' }}", receiver.url()));
+    let configuration = format!(
+        "redis: {{ url: '{}' }}\nsinks: {{ {} }}\nroutes: {{ r0: {{ sink: s0 }}, r1: {{ sink: s1 }}, r2: {{ sink: s2 }} }}",
+        redis.url(),
+        sinks.collect::<Vec<_>>().join(", ")
+    );
+    let mut punctual = Punctual::spawn_with_files(&configuration, FEW_FILES);
+    punctual.ready().await;
+    let client = Client::of(&punctual);
+    let burst = |count: usize| format!("[{}]", vec![r#"{"payload":1}"#; count].join(","));
+    for receiver in &receivers {
+        receiver.behave(Behaviour::Delay(Duration::from_millis(5)));
+    }
+    for round in 1..=3 {
+        for (n, receiver) in receivers.iter().enumerate() {
+            client.schedule(&format!("r{n}"), &burst(60)).await;
+            receiver.wait_for(60 * round, SOON).await;
+        }
+    }
+    // One sink has work for longer than a message of another waits for a connection.
+    receivers[0].behave(Behaviour::Delay(Duration::from_millis(100)));
+    client.schedule("r0", &burst(900)).await;
+    receivers[0].wait_for(180 + 100, SOON).await;
+    client.schedule("r1", &burst(10)).await;
+    receivers[1].wait_for(190, SOON).await;
+    assert!(receivers[0].count() < 180 + 900);
+    receivers[0].wait_for(180 + 900, ACCEPTED).await;
+    for (receiver, count) in receivers.iter().zip([1080, 190, 180]) {
+        let requests = receiver.requests();
+        assert!(requests.iter().all(|request| request.attempt() == 1), "what was not sent is no attempt");
+        assert_eq!(requests.len(), count, "none was sent twice");
+    }
+    assert_eq!(punctual.terminate().await.code, Some(0));
 }
 
 #[tokio::test]

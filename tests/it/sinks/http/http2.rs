@@ -8,13 +8,22 @@ use std::{
 };
 
 use bytes::Bytes;
-use punctual::sink::{Delivery, Outcome};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    time::sleep,
+use punctual::{
+    connector::http::HttpSink,
+    sink::{Delivery, Outcome, Sink},
 };
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, WriteHalf, split},
+    net::TcpStream,
+    task::yield_now,
+    time::{Instant, sleep},
+};
+use tokio_rustls::server::TlsStream;
 
-use super::tls::{Authority, TIMEOUT};
+use super::{
+    config,
+    tls::{Authority, TIMEOUT},
+};
 use crate::support::{RawServer, delivery, read_request, send};
 
 const DATA: u8 = 0;
@@ -31,13 +40,20 @@ const END_HEADERS: u8 = 4;
 
 const HTTP_1_1_REQUIRED: u32 = 0xd;
 
-/// What a server does with a whole request, the `number`th of its connection, from 1.
+/// Status 202 and its place in the table, which a later reply can name instead.
+const FIRST_ACCEPTED: &[u8] = b"\x48\x03202";
+
+/// The reply of a server to a whole request, the `number`th of its connection, from 1, and whether the connection ends.
 type Act = fn(number: u32, stream: u32) -> (Vec<u8>, bool);
+
+type Writer = Arc<tokio::sync::Mutex<WriteHalf<TlsStream<TcpStream>>>>;
 
 /// A server, and how often each message came.
 struct FrameServer {
     server: RawServer,
     seen: Arc<Mutex<BTreeMap<String, u32>>>,
+    /// The latest connection.
+    writer: Arc<Mutex<Option<Writer>>>,
 }
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -47,7 +63,16 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 
 /// Status 200, with `more` header fields, in the code of HPACK.
 fn ok(stream: u32, more: &[u8]) -> Vec<u8> {
-    frame(HEADERS, END_HEADERS | END_STREAM, stream, &[b"\x88", more].concat())
+    reply(stream, &[b"\x88", more].concat())
+}
+
+fn reply(stream: u32, fields: &[u8]) -> Vec<u8> {
+    frame(HEADERS, END_HEADERS | END_STREAM, stream, fields)
+}
+
+/// SETTINGS with the requests at once.
+fn allow(streams: u32) -> Vec<u8> {
+    frame(SETTINGS, 0, 0, &[&[0, 3][..], &streams.to_be_bytes()].concat())
 }
 
 fn goaway(last: u32) -> Vec<u8> {
@@ -59,9 +84,10 @@ impl FrameServer {
     fn start(authority: &Authority, streams: u32, pause: Duration, act: Act) -> Self {
         let acceptor = authority.acceptor(&[b"h2", b"http/1.1"], false);
         let seen = Arc::<Mutex<BTreeMap<String, u32>>>::default();
-        let counted = Arc::clone(&seen);
+        let latest = Arc::<Mutex<Option<Writer>>>::default();
+        let (counted, writers) = (Arc::clone(&seen), Arc::clone(&latest));
         let server = RawServer::start(move |stream| {
-            let (acceptor, counted) = (acceptor.clone(), Arc::clone(&counted));
+            let (acceptor, counted, writers) = (acceptor.clone(), Arc::clone(&counted), Arc::clone(&writers));
             async move {
                 let count = |body: &[u8]| {
                     let body = String::from_utf8_lossy(body).into_owned();
@@ -80,9 +106,12 @@ impl FrameServer {
                 if stream.read_exact(&mut preface).await.is_err() {
                     return;
                 }
-                let settings = [&[0, 3][..], &streams.to_be_bytes()].concat();
-                let _ = stream.write_all(&frame(SETTINGS, 0, 0, &settings)).await;
+                let _ = stream.write_all(&allow(streams)).await;
+                let (mut stream, writer) = split(stream);
+                let writer = Arc::new(tokio::sync::Mutex::new(writer));
+                *writers.lock().unwrap() = Some(Arc::clone(&writer));
                 let (mut number, mut bodies) = (0, BTreeMap::<u32, Vec<u8>>::new());
+                let mut indexes = true;
                 loop {
                     let mut head = [0; 9];
                     if stream.read_exact(&mut head).await.is_err() {
@@ -98,7 +127,9 @@ impl FrameServer {
                     let mut ends = false;
                     match kind {
                         SETTINGS | PING if flags & ACK == 0 => {
-                            reply = frame(kind, ACK, 0, &payload[..payload.len() & 8]);
+                            // The size of the table of HPACK.
+                            indexes &= kind != SETTINGS || !payload.chunks(6).any(|one| *one == [0, 1, 0, 0, 0, 0]);
+                            reply = frame(kind, ACK, 0, if kind == PING { &payload } else { b"" });
                         }
                         HEADERS => drop(bodies.insert(id, Vec::new())),
                         DATA => {
@@ -107,6 +138,10 @@ impl FrameServer {
                                 number += 1;
                                 sleep(pause).await;
                                 (reply, ends) = act(number, id);
+                                if indexes && number > 1 && reply[9..].starts_with(FIRST_ACCEPTED) {
+                                    reply.splice(9..9 + FIRST_ACCEPTED.len(), *b"\xbe");
+                                    reply[2] -= u8::try_from(FIRST_ACCEPTED.len()).unwrap() - 1;
+                                }
                                 if reply.get(3) != Some(&RST_STREAM) {
                                     count(&bodies.remove(&id).unwrap());
                                 }
@@ -116,17 +151,25 @@ impl FrameServer {
                         }
                         _ => {}
                     }
-                    if stream.write_all(&reply).await.is_err() {
+                    let mut writer = writer.lock().await;
+                    if writer.write_all(&reply).await.is_err() {
                         return;
                     }
                     if ends {
-                        let _ = stream.shutdown().await;
+                        let _ = writer.flush().await;
+                        *writers.lock().unwrap() = None;
                         return;
                     }
                 }
             }
         });
-        Self { server, seen }
+        Self { server, seen, writer: latest }
+    }
+
+    /// Writes to the latest connection.
+    async fn write(&self, frames: &[u8]) {
+        let writer = self.writer.lock().unwrap().clone().expect("a connection");
+        writer.lock().await.write_all(frames).await.expect("an open connection");
     }
 
     /// The number of messages that came, and how often one of them came at most.
@@ -138,6 +181,25 @@ impl FrameServer {
 
 fn batch(count: usize) -> Vec<Delivery> {
     (0..count).map(|n| delivery(&format!("m{n}"), Bytes::from(format!("body {n}")))).collect()
+}
+
+fn sink(authority: &Authority, server: &FrameServer, timeout: Duration) -> HttpSink {
+    let mut config = config(format!("https://localhost:{}/due", server.server.port()), timeout);
+    config.tls.ca_file = Some(authority.file("ca.pem"));
+    HttpSink::new(&config).expect("a valid configuration")
+}
+
+/// Sends what is not confirmed again, until `rounds` are over or nothing is left.
+async fn send_all(sink: &HttpSink, left: &mut Vec<Delivery>, rounds: usize) {
+    for round in 0..rounds {
+        if left.is_empty() {
+            return;
+        }
+        let outcomes = send(sink, left.clone()).await;
+        assert!(outcomes.iter().all(is_no_failure), "round {round}: {outcomes:?}");
+        let mut confirmed = outcomes.iter().map(|outcome| *outcome == Outcome::Confirmed);
+        left.retain(|_| !confirmed.next().unwrap());
+    }
 }
 
 fn is_no_failure(outcome: &Outcome) -> bool {
@@ -184,20 +246,79 @@ async fn a_request_that_waits_for_a_stream_does_not_time_out() {
 }
 
 #[tokio::test]
-async fn a_success_with_an_invalid_header_counts_and_is_the_last_over_http_2() {
+async fn messages_without_a_stream_are_unsent_until_the_server_allows_streams() {
     let authority = Authority::new();
-    // A name in upper case: the library ends the connection.
-    let server =
-        FrameServer::start(&authority, 1, Duration::ZERO, |_, stream| (ok(stream, b"\x00\x04X-Up\x01y"), false));
-    let sink = authority.sink("localhost", server.server.port(), false);
-    let mut left = batch(20);
-    while !left.is_empty() {
-        let outcomes = send(&sink, left.clone()).await;
-        assert!(outcomes.iter().all(is_no_failure), "{outcomes:?}");
-        let mut confirmed = outcomes.iter().map(|outcome| *outcome == Outcome::Confirmed);
-        left.retain(|_| !confirmed.next().unwrap());
+    let none_from_the_fifth: Act = |number, stream| {
+        let settings = if number == 5 { allow(0) } else { Vec::new() };
+        ([ok(stream, b""), settings].concat(), false)
+    };
+    for (streams, act) in [(0, (|_, stream| (ok(stream, b""), false)) as Act), (20, none_from_the_fifth)] {
+        let server = FrameServer::start(&authority, streams, Duration::ZERO, act);
+        let sink = sink(&authority, &server, TIMEOUT / 8);
+        let mut left = batch(60);
+        send_all(&sink, &mut left, 3).await;
+        assert!(left.len() >= 30, "{}", left.len());
+        server.write(&allow(20)).await;
+        send_all(&sink, &mut left, 20).await;
+        assert_eq!((left.len(), server.seen()), (0, (60, 1)), "{streams}");
+        assert_eq!(server.server.connections(), 1);
     }
-    assert_eq!(server.seen(), (20, 1));
+}
+
+#[tokio::test]
+async fn a_message_that_waits_for_a_stream_is_sent_when_the_server_allows_one() {
+    let authority = Authority::new();
+    let server = FrameServer::start(&authority, 0, Duration::ZERO, |_, stream| (ok(stream, b""), false));
+    let sink = sink(&authority, &server, 6 * TIMEOUT);
+    assert_eq!(sink.check().await, Ok(()));
+    let started = Instant::now();
+    let allowed = async {
+        while server.writer.lock().unwrap().is_none() {
+            yield_now().await;
+        }
+        server.write(&allow(1)).await;
+    };
+    let (outcomes, ()) = tokio::join!(send(&sink, batch(1)), allowed);
+    assert_eq!(outcomes, [Outcome::Confirmed]);
+    assert!(started.elapsed() < TIMEOUT, "{:?}", started.elapsed());
+}
+
+/// A name in upper case: the library ends the connection.
+const UPPER: &[u8] = b"\x00\x04X-Up\x01y";
+/// A header that HTTP/2 forbids: the library ends the stream.
+const UPGRADE: &[u8] = b"\x00\x07upgrade\x06h2,h2c";
+
+#[tokio::test]
+async fn a_success_with_an_invalid_header_counts_however_its_status_is_written() {
+    let authority = Authority::new();
+    let acts: [Act; 12] = [
+        |_, stream| (ok(stream, UPPER), false),
+        |_, stream| (ok(stream, UPGRADE), false),
+        |_, stream| (reply(stream, &[b"\x89", UPGRADE].concat()), false),
+        // Literal: kept in the table, not kept, never kept.
+        |_, stream| (reply(stream, &[FIRST_ACCEPTED, UPGRADE].concat()), false),
+        |_, stream| (reply(stream, &[FIRST_ACCEPTED, UPPER].concat()), false),
+        |_, stream| (reply(stream, &[b"\x08\x03201", UPGRADE].concat()), false),
+        |_, stream| (reply(stream, &[b"\x18\x03299", UPPER].concat()), false),
+        // Huffman: 202 and 299.
+        |_, stream| (reply(stream, &[b"\x48\x82\x10\x05", UPGRADE].concat()), false),
+        |_, stream| (reply(stream, &[b"\x08\x83\x13\xef\xff", UPPER].concat()), false),
+        // The name is literal too, or Huffman.
+        |_, stream| (reply(stream, &[b"\x00\x07:status\x03200", UPGRADE].concat()), false),
+        |_, stream| (reply(stream, &[b"\x10\x85\xb8\x84\x8d\x36\xa3\x82\x10\x05", UPGRADE].concat()), false),
+        // After an interim reply.
+        |_, stream| {
+            let interim = frame(HEADERS, END_HEADERS, stream, b"\x08\x03103");
+            ([interim, reply(stream, &[b"\x08\x03201", UPGRADE].concat())].concat(), false)
+        },
+    ];
+    for (index, act) in acts.into_iter().enumerate() {
+        let server = FrameServer::start(&authority, 1, Duration::ZERO, act);
+        let sink = authority.sink("localhost", server.server.port(), false);
+        let mut left = batch(20);
+        send_all(&sink, &mut left, 20).await;
+        assert_eq!((left.len(), server.seen()), (0, (20, 1)), "{index}");
+    }
 }
 
 #[tokio::test]

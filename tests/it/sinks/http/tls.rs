@@ -1,4 +1,10 @@
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use hyper::{Request, Response, body::Incoming, server::conn::http2, service::service_fn};
@@ -15,6 +21,7 @@ use rustls::{
 use tokio::{
     io::AsyncWriteExt,
     sync::{Notify, Semaphore},
+    time::sleep,
 };
 use tokio_rustls::TlsAcceptor;
 
@@ -23,6 +30,8 @@ pub use crate::support::Authority;
 use crate::support::{RawServer, delivery, read_request, send, send_one};
 
 pub const TIMEOUT: Duration = Duration::from_secs(5);
+/// A timeout of which a server takes a large part.
+const SLOW: Duration = Duration::from_secs(2);
 
 impl Authority {
     /// A server's side of TLS; `client` asks for a certificate of this authority.
@@ -76,6 +85,34 @@ async fn a_certificate_of_the_named_authority_is_trusted() {
     let sink = authority.sink("localhost", server.port(), false);
     assert_eq!(sink.check().await, Ok(()));
     assert_eq!(send_one(&sink).await, Outcome::Confirmed);
+}
+
+#[tokio::test]
+async fn after_a_handshake_of_most_of_the_timeout_the_connection_is_kept_for_the_next_message() {
+    let authority = Authority::new();
+    let (acceptor, requests) = (authority.acceptor(&[b"http/1.1"], false), Arc::new(AtomicUsize::new(0)));
+    let seen = Arc::clone(&requests);
+    let server = RawServer::start(move |stream| {
+        let (acceptor, seen) = (acceptor.clone(), Arc::clone(&seen));
+        async move {
+            sleep(SLOW.mul_f64(0.7)).await;
+            let Ok(mut stream) = acceptor.accept(stream).await else { return };
+            while read_request(&mut stream).await.is_some() {
+                seen.fetch_add(1, Ordering::SeqCst);
+                // Longer than the rest of the timeout after the handshake.
+                sleep(SLOW.mul_f64(0.4)).await;
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+            }
+        }
+    });
+    let mut config = config(format!("https://localhost:{}/due", server.port()), SLOW);
+    config.tls.ca_file = Some(authority.file("ca.pem"));
+    let sink = HttpSink::new(&config).unwrap();
+    let outcome = send_one(&sink).await;
+    assert!(matches!(outcome, Outcome::Unsent { .. }), "{outcome:?}");
+    assert_eq!(requests.load(Ordering::SeqCst), 0);
+    assert_eq!(send_one(&sink).await, Outcome::Confirmed);
+    assert_eq!((requests.load(Ordering::SeqCst), server.connections()), (1, 1));
 }
 
 #[tokio::test]
@@ -135,7 +172,7 @@ async fn a_server_that_speaks_http_2_gets_a_whole_batch_over_few_connections() {
     assert_eq!(server.connections(), 1);
 }
 
-/// Ends each connection, as servers do after so many requests: those under way are answered, the others refused.
+/// Ends each connection, as servers do after a number of requests: those under way are answered, the others refused.
 #[tokio::test]
 async fn an_http_2_server_may_end_its_connections_without_a_loss() {
     let authority = Authority::new();
