@@ -23,9 +23,14 @@ pub trait Observer: Send + Unpin {
 }
 
 /// A connection with an observer.
+///
+/// A peer that closes without reading all of a request resets the connection. Its reply, or its GOAWAY, can lie in the
+/// receive buffer when a write fails. So the parser sees the error of a write only after it has read everything.
 pub struct Wire<O> {
     stream: Box<dyn Stream>,
     observer: O,
+    /// The error of a write. Bytes after it are dropped.
+    failed: Option<io::Error>,
 }
 
 /// The request under way on a connection, and its reply.
@@ -75,7 +80,15 @@ impl Observer for Arc<Exchange> {
 
 impl<O: Observer> Wire<O> {
     pub fn new(stream: Box<dyn Stream>, observer: O) -> Self {
-        Self { stream, observer }
+        Self { stream, observer, failed: None }
+    }
+
+    /// The result that the parser sees of a write of up to `length` bytes.
+    fn deferred<T>(&mut self, result: io::Result<T>, length: T) -> Poll<io::Result<T>> {
+        Poll::Ready(result.or_else(|error| {
+            self.failed = Some(error);
+            Ok(length)
+        }))
     }
 }
 
@@ -86,17 +99,27 @@ impl<O: Observer> AsyncRead for Wire<O> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        let result = ready!(Pin::new(&mut self.stream).poll_read(context, buffer));
+        if buffer.filled().len() == before
+            && let Some(error) = self.failed.take()
+        {
+            return Poll::Ready(Err(error));
+        }
         self.observer.read(&buffer.filled()[before..]);
-        Poll::Ready(Ok(()))
+        Poll::Ready(result)
     }
 }
 
 impl<O: Observer> AsyncWrite for Wire<O> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let count = ready!(Pin::new(&mut self.stream).poll_write(context, bytes))?;
-        self.observer.written(&bytes[..count]);
-        Poll::Ready(Ok(count))
+        if self.failed.is_some() {
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        let result = ready!(Pin::new(&mut self.stream).poll_write(context, bytes));
+        if let Ok(count) = result {
+            self.observer.written(&bytes[..count]);
+        }
+        self.deferred(result, bytes.len())
     }
 
     fn poll_write_vectored(
@@ -104,14 +127,18 @@ impl<O: Observer> AsyncWrite for Wire<O> {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let count = ready!(Pin::new(&mut self.stream).poll_write_vectored(context, slices))?;
-        let mut left = count;
+        let length = slices.iter().map(|slice| slice.len()).sum();
+        if self.failed.is_some() {
+            return Poll::Ready(Ok(length));
+        }
+        let result = ready!(Pin::new(&mut self.stream).poll_write_vectored(context, slices));
+        let mut left = *result.as_ref().unwrap_or(&0);
         for slice in slices {
             let taken = left.min(slice.len());
             self.observer.written(&slice[..taken]);
             left -= taken;
         }
-        Poll::Ready(Ok(count))
+        self.deferred(result, length)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -119,7 +146,11 @@ impl<O: Observer> AsyncWrite for Wire<O> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        if self.failed.is_some() {
+            return Poll::Ready(Ok(()));
+        }
+        let result = ready!(Pin::new(&mut self.stream).poll_flush(context));
+        self.deferred(result, ())
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -193,7 +224,45 @@ impl StatusLine {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
+
+    /// A reply in the receive buffer of a connection that the peer has reset.
+    struct ResetByPeer(&'static [u8]);
+
+    impl AsyncRead for ResetByPeer {
+        fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            buffer.put_slice(std::mem::take(&mut self.0));
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl AsyncWrite for ResetByPeer {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+            Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reply_is_read_before_the_error_of_a_write() {
+        let exchange = Arc::<Exchange>::default();
+        let mut wire = Wire::new(Box::new(ResetByPeer(b"HTTP/1.1 200 OK\r\n")), Arc::clone(&exchange));
+        wire.write_all(b"POST").await.expect("the error comes later");
+        assert!(!exchange.is_written());
+        let mut reply = Vec::new();
+        let error = wire.read_to_end(&mut reply).await.expect_err("the error of the write");
+        assert_eq!((error.kind(), &reply[..]), (io::ErrorKind::ConnectionReset, &b"HTTP/1.1 200 OK\r\n"[..]));
+        assert_eq!(exchange.status(), Some(StatusCode::OK));
+    }
 
     fn status(bytes: &[u8]) -> Option<u16> {
         let exchange = Exchange::default();

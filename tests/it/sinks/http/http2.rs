@@ -93,6 +93,8 @@ impl FrameServer {
                     let body = String::from_utf8_lossy(body).into_owned();
                     *counted.lock().unwrap().entry(body).or_default() += 1;
                 };
+                // Otherwise a reset can overtake the frames before it, which wait for an ACK.
+                stream.set_nodelay(true).unwrap();
                 let Ok(mut stream) = acceptor.accept(stream).await else { return };
                 if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
                     while let Some(request) = read_request(&mut stream).await {
@@ -231,6 +233,22 @@ async fn what_a_goaway_excludes_is_no_attempt_and_comes_once() {
         }
     }
     assert!(server.seen().1 <= 3, "{:?}", server.seen());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_goaway_counts_before_a_close_that_leaves_requests_unread() {
+    let authority = Authority::new();
+    let server = FrameServer::start(&authority, 100, Duration::from_millis(1), |_, stream| {
+        // Requests end in any order. Those before the last stream of a GOAWAY could have been processed.
+        let is_first = stream == 1;
+        (if is_first { [goaway(stream), ok(stream, b"")].concat() } else { Vec::new() }, is_first)
+    });
+    let sink = authority.sink("localhost", server.server.port(), false);
+    for round in 0..40 {
+        for outcome in send(&sink, batch(40)).await {
+            assert!(is_no_failure(&outcome), "round {round}: {outcome:?}");
+        }
+    }
 }
 
 #[tokio::test]

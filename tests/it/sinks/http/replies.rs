@@ -6,20 +6,25 @@ use std::{
     time::Duration,
 };
 
-use punctual::{connector::http::SigningSecret, sink::Outcome};
+use bytes::Bytes;
+use punctual::{
+    config::Whole,
+    connector::http::{HttpSink, SigningSecret},
+    sink::Outcome,
+};
 use tokio::{
-    io::AsyncWriteExt,
+    io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     time::{Instant, sleep},
 };
 
-use super::sink;
+use super::{config, sink};
 use crate::support::{RawServer, delivery, read_request, send, send_one};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// For what never ends: the timeout has to.
 const SHORT: Duration = Duration::from_millis(600);
-/// Most that one request may make its client read and keep, in bytes.
+/// Maximum bytes that a client reads and keeps for one request.
 const MAX_READ: usize = 2 * 1024 * 1024;
 
 async fn outcome_of(reply: impl Into<Vec<u8>>) -> Outcome {
@@ -195,7 +200,7 @@ async fn a_body_that_drips_is_not_waited_for() {
     }
 }
 
-/// Answers with `head`, then `piece` again and again; the bytes that the client took, once it let go.
+/// Answers with `head`, then `piece` again and again; the bytes that the client took, once it has closed.
 async fn taken_of_an_endless(head: &'static str, piece: &'static [u8]) -> (Outcome, usize) {
     let written = Arc::new(AtomicUsize::new(0));
     let (done, mut ended) = tokio::sync::mpsc::unbounded_channel();
@@ -334,4 +339,26 @@ async fn a_request_is_signed_and_carries_the_address_s_user() {
     ] {
         assert!(head.contains(&format!("{line}\r\n")), "{line} in {head}");
     }
+}
+
+/// A body that is longer than the buffers of both sockets.
+const LONG: usize = 8 * 1024 * 1024;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_whole_reply_counts_though_its_server_closes_without_reading_the_body() {
+    let server = RawServer::start(|mut stream| async move {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.expect("a head"));
+        }
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n").await;
+    });
+    let mut config = config(format!("http://127.0.0.1:{}/due", server.port()), TIMEOUT);
+    config.max_connections = Whole(4);
+    let sink = HttpSink::new(&config).expect("a valid configuration");
+    let body = Bytes::from(vec![b'x'; LONG]);
+    let batch = (0..300).map(|n| delivery(&format!("m{n}"), body.clone())).collect();
+    let outcomes = send(&sink, batch).await;
+    let lost = outcomes.iter().filter(|outcome| **outcome != Outcome::Confirmed).collect::<Vec<_>>();
+    assert!(lost.is_empty(), "{} of 300: {:?}", lost.len(), lost[0]);
 }
