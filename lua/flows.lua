@@ -23,7 +23,8 @@ if ARGV[1] == 'one' then
   names[1] = ARGV[2]
 else
   local limit, after = tonumber(ARGV[2]), string.match(ARGV[3], '^=(.*)$')
-  local own = redis.call('HLEN', rules) <= MOST_RULES and redis.call('HKEYS', rules) or {}
+  local own, all = {}, redis.call('HLEN', rules) <= MOST_RULES and redis.call('HGETALL', rules) or {}
+  for i = 1, #all, 2 do own[#own + 1] = all[i] end
   table.sort(own)
   local at = 1
   while #names <= limit do

@@ -10,7 +10,8 @@ local FORMS = {
   { 'HSET', key, '', '', '' }, { 'HDEL', key, '' }, { 'HLEN', key }, { 'HSTRLEN', key, '' }, { 'ZADD', key, 'XX', '0', '' },
   { 'ZREM', key, '' }, { 'ZREMRANGEBYRANK', key, '1', '0' }, { 'ZREMRANGEBYSCORE', key, '1', '0' }, { 'ZCARD', key },
   { 'ZCOUNT', key, '0', '0' }, { 'ZSCORE', key, '' }, { 'ZMSCORE', key, '' }, { 'ZRANGE', key, '0', '0' },
-  { 'ZRANGEBYSCORE', key, '0', '0' }, { 'HSCAN', key, '0' },
+  { 'ZRANGEBYSCORE', key, '0', '0' }, { 'ZRANGEBYLEX', key, '-', '+' }, { 'ZLEXCOUNT', key, '-', '+' },
+  { 'HSCAN', key, '0' },
 }
 
 -- Parts of the reply to a denied command, by release. A renamed command is unknown.

@@ -13,10 +13,10 @@ local channel, ordered, part, cursor, count = ARGV[1], ARGV[2] == '1', ARGV[3], 
 local now = math.floor(clock() / 1000)
 local steps, names, repairs, next_cursor = { { { 'ZREM', pending, '' }, {} } }, {}, 0, ''
 if part == 'flights' then
-  local reply = redis.call('ZSCAN', flow.flights, cursor == '' and '0' or cursor, 'COUNT', count)
+  local from = cursor == '' and '-' or '(' .. cursor
+  local found = redis.call('ZRANGEBYLEX', flow.flights, from, '+', 'LIMIT', '0', count)
   local ended = { 'ZREM', flow.flights }
-  for i = 1, #reply[2], 2 do
-    local member = reply[2][i]
+  for _, member in ipairs(found) do
     local border = string.find(member, '%z')
     local name, id = string.sub(member, 1, border - 1), string.sub(member, border + 1)
     local score = not redis.call('ZSCORE', unack, id) and ordered and redis.call('ZSCORE', pending, id)
@@ -26,7 +26,7 @@ if part == 'flights' then
     end
   end
   remove(steps, ended, '0')
-  next_cursor = reply[1] == '0' and '' or reply[1]
+  next_cursor = #found == tonumber(count) and found[#found] or ''
 else
   local from = cursor == '' and whole(PARKED) or '(' .. cursor
   local found = redis.call('ZRANGEBYSCORE', pending, from, '+inf', 'WITHSCORES', 'LIMIT', '0', count)
