@@ -83,9 +83,14 @@ if repeated then
   end
 elseif limit > 0 and not is_paused and not overtaken and is_due then
   local chosen, chosen_scores, most = { first }, { first_score }, limit
-  if flow then
+  local settings = flow and flow_settings(ARGV[10])
+  -- Usually as many due messages as are asked for can leave.
+  local is_narrow = flow and not has_attempts and not settings.ordered
+  if is_narrow then
+    chosen, chosen_scores = due_ones(pending, millis, '0', ARGV[3])
+  elseif flow then
     most = MAX_SEEN
-    chosen, chosen_scores = due_for_flows(pending, millis, most, ARGV[10])
+    chosen, chosen_scores = due_for_flows(pending, millis, most, settings)
   elseif second_score and tonumber(second_score) <= millis then
     chosen, chosen_scores = due_ones(pending, millis, '0', ARGV[3])
   end
@@ -108,13 +113,16 @@ elseif limit > 0 and not is_paused and not overtaken and is_due then
     end
   end
   if flow then
-    local settings = flow_settings(ARGV[10])
     local due, due_scores = chosen, chosen_scores
     local function begin(most_taken)
       turn = { settings = settings, suspects = few_chosen }
       chosen, chosen_scores, since = take_turns(flow, turn, due, due_scores, most_taken, now, is_whole)
     end
     begin(limit)
+    if is_narrow and not is_whole and #turn.parked > 0 then
+      due, due_scores = due_for_flows(pending, millis, MAX_SEEN, settings)
+      begin(limit)
+    end
     ids, bodies, scores, orphans, orphan_scores = read_bodies(messages, chosen, chosen_scores, chunk, max_bytes)
     local number = #ids + #orphans
     if number < #chosen then begin(number) end

@@ -107,7 +107,12 @@ end
 -- flow now.
 local function conclude(steps, flow, ids, scores, now)
   if not flow or #ids == 0 then return false end
-  local is_open = depart(steps, flow, ids, scores, redis.call('HMGET', flow.flows, unpack(ids)), now)
-  forget(steps, flow, ids)
+  local values = redis.call('HMGET', flow.flows, unpack(ids))
+  local is_open = depart(steps, flow, ids, scores, values, now)
+  local ended, ended_values = { 'HDEL', flow.flows }, {}
+  for i, value in ipairs(values) do
+    if value then ended[#ended + 1], ended_values[#ended_values + 1] = ids[i], value end
+  end
+  clear(steps, ended, ended_values)
   return is_open
 end

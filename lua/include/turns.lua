@@ -16,7 +16,7 @@ local function by_member(a, b) return a.member < b.member end
 -- one flow, other flows have messages that have just become due. Where order is asked for, only the first ones are read.
 local function due_for_flows(pending, millis, most, settings)
   local ids, scores = due_ones(pending, millis, '0', whole(most))
-  if #ids < most or flow_settings(settings).ordered then return ids, scores end
+  if #ids < most or settings.ordered then return ids, scores end
   local count = redis.call('ZCOUNT', pending, '-inf', whole(millis))
   local from = math.max(most, count - MOST_RECENT)
   local found = from < count and redis.call('ZRANGE', pending, whole(from), whole(count - 1), 'WITHSCORES') or {}

@@ -178,12 +178,19 @@ impl MemoryPartition {
         let (due, suspects) = self.choose(request, MAX_SEEN, millis);
         let few = due.iter().any(|(_, id)| self.is_suspect(id)) && request.suspects == Suspects::Few;
         let limit = u64::from(request.limit);
-        let mut turn = self.take_turns(limits, &due, (limit, is_whole || few, few), now);
+        let first = &due[..due.len().min(request.limit as usize)];
+        let is_narrow = !limits.ordered && self.attempts.is_empty();
+        let mut read = if is_narrow { first } else { &due[..] };
+        let mut turn = self.take_turns(limits, read, (limit, is_whole || few, few), now);
+        if is_narrow && turn.count_parked() > 0 {
+            read = &due;
+            turn = self.take_turns(limits, read, (limit, is_whole, false), now);
+        }
         let chosen = |turn: &Turn| turn.taken.iter().map(|entry| (entry.due, entry.id.clone())).collect::<Vec<_>>();
         let (mut messages, orphans) = self.within(chosen(&turn), request.max_bytes);
         let fit = messages.len() + orphans.len();
         if fit < turn.taken.len() {
-            turn = self.take_turns(limits, &due, (fit as u64, is_whole || few, few), now);
+            turn = self.take_turns(limits, read, (fit as u64, is_whole || few, few), now);
         }
         for message in &mut messages {
             let entry = turn.taken.iter().find(|entry| entry.id == message.id.as_str()).expect("it was taken");
