@@ -41,11 +41,12 @@ end
 
 local reply = { math.floor(clock() / 1000), more }
 for _, name in ipairs(names) do
-  local gate, held = redis.call('ZSCORE', gates, name), redis.call('ZRANGEBYLEX', flights, bounds(name))
   local n, from, to = #reply, bounds(name)
-  reply[n + 1], reply[n + 2], reply[n + 3] = name, redis.call('ZLEXCOUNT', waiting, from, to), #held
+  local gate = redis.call('ZSCORE', gates, name)
+  local held = redis.call('ZRANGEBYLEX', flights, from, to, 'LIMIT', '0', '1')[1]
+  reply[n + 1], reply[n + 2], reply[n + 3] = name, redis.call('ZLEXCOUNT', waiting, from, to), redis.call('ZLEXCOUNT', flights, from, to)
   reply[n + 4] = gate and gate ~= 'inf' and math.floor(tonumber(gate)) or -1
-  reply[n + 5] = held[1] and string.sub(held[1], #name + 2) or ''
+  reply[n + 5] = held and string.sub(held, #name + 2) or ''
   reply[n + 6] = redis.call('HGET', rules, name) or ''
 end
 return reply

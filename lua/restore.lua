@@ -2,18 +2,19 @@
 -- Makes messages that are in no set pending again, at the due time in their body. A script leaves such a message when
 -- it fails midway and the user lacks the rights to undo its first steps.
 --
--- KEYS   pending unack messages dead
+-- KEYS   pending unack messages dead flows
 -- ARGV   wake channel, cursor ("" in the first call), COUNT for HSCAN
--- reply  number of restored messages; the next cursor, or "" at the end; in the first call the number of messages that
---        are parked for their flow, later 0. The first call ends at once if there are no more bodies than members
-local pending, unack, messages, dead = unpack(KEYS)
+-- reply  number of restored messages; the next cursor, or "" at the end; in the first call 1 if messages are
+--        parked for their flow or have a flow, otherwise 0, as in later calls. The first call ends at once if there are no more bodies than members
+local pending, unack, messages, dead, flows = unpack(KEYS)
 local channel, cursor, count = ARGV[1], ARGV[2], ARGV[3]
 
-local parked = 0
+local has_flows = 0
 if cursor == '' then
-  parked = redis.call('ZCOUNT', pending, whole(PARKED), '+inf')
+  local parked = redis.call('ZCOUNT', pending, whole(PARKED), '+inf')
+  has_flows = math.min(1, parked + redis.call('EXISTS', flows))
   local members = redis.call('ZCARD', pending) + redis.call('ZCARD', unack) + redis.call('ZCARD', dead)
-  if redis.call('HLEN', messages) <= members then return { 0, '', parked } end
+  if redis.call('HLEN', messages) <= members then return { 0, '', has_flows } end
   cursor = '0'
 end
 local now = math.floor(clock() / 1000)
@@ -35,4 +36,4 @@ if restored > 0 then
   if failed then return failed end
   if wake_up then wake(channel) end
 end
-return { restored, reply[1] == '0' and '' or reply[1], parked }
+return { restored, reply[1] == '0' and '' or reply[1], has_flows }

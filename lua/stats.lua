@@ -5,7 +5,8 @@
 -- ARGV   horizons (ms)
 -- reply  now us, value of `paused` (pause.lua) or "", number pending, number of these due, number in unack, number
 --        dead, next due ms or -1, bytes of the bodies in pending and unack, number of messages in pending and unack
---        that failed or crashed, earliest due time (ms) of the first messages in pending or -1, number parked for
+--        that failed or crashed, earliest due time (ms) of the first messages in pending, or since when a flow could send a parked
+--        message, or -1, number parked for
 --        their flow, number of flows for which messages are parked, then for each horizon the number of messages that
 --        become due within it, overdue ones included, parked ones not
 local pending, unack, dead, paused, bytes, attempts, messages, gates = unpack(KEYS)
@@ -38,6 +39,10 @@ end
 local now = clock()
 local next_due = head(pending)
 if next_due and select(2, due_by(next_due)) then next_due = nil end
+-- Since when a flow with parked messages could send one.
+local since = oldest(math.floor(now / 1000))
+local gate = gates and head(gates)
+if gate and gate <= math.floor(now / 1000) and (since < 0 or gate < since) then since = gate end
 local reply = {
   now,
   redis.call('GET', paused) or '',
@@ -48,7 +53,7 @@ local reply = {
   next_due or -1,
   tonumber(redis.call('GET', bytes)) or 0,
   redis.call('HLEN', attempts),
-  oldest(math.floor(now / 1000)),
+  since,
   redis.call('ZCOUNT', pending, whole(PARKED), '+inf'),
   gates and redis.call('ZCARD', gates) or 0,
 }

@@ -61,7 +61,7 @@ local function queues(flow, ids, scores, settings, is_whole)
 end
 
 -- Adds the first parked messages of a flow, one more than `most`, to its entries. Returns whether these are all. A member
--- of `waiting` that is not parked in `pending` is added to `stale`: its message is not due, in flight or gone.
+-- of `waiting` without a parked message is added to `stale`.
 local function read_parked(flow, queue, most, stale)
   local name = queue.name
   local found =
@@ -158,7 +158,8 @@ local function serve(flow, queue, limit, now, bound, turn)
   elseif rules.is_paused or room == 0 and not is_full then
     queue.new_gate = math.huge
   elseif is_full then
-    queue.new_gate = millis
+    -- A gate that is open keeps its time while the messages wait for the capacity of an instance.
+    queue.new_gate = math.min(queue.gate or millis, millis)
   else
     queue.new_gate = math.max(millis, math.ceil(math.max(slot - rules.tolerance, queue.hold) / 1000))
   end
@@ -201,7 +202,9 @@ local function take_turns(flow, turn, ids, scores, limit, now, is_whole)
   local left = limit
   for _, queue in ipairs(first) do
     local is_closed = queue.gate and queue.gate > millis and not settings.ordered and not queue.at_once
-    if is_closed and not turn.suspects then
+    if left == 0 and #queue.entries == 0 then
+      -- The next claim looks at it.
+    elseif is_closed and not turn.suspects then
       for _, entry in ipairs(queue.entries) do turn.parked[#turn.parked + 1] = entry end
     else
       left = left - serve(flow, queue, left, now, bound, turn)

@@ -71,8 +71,7 @@ impl Instance {
                 max_payload: config.server.max_payload,
                 remember: route.remember,
                 limits: route.limits,
-                flow: route.flow.as_ref().map(|flow| flow.limits),
-                flow_key: route.flow.as_ref().and_then(|flow| flow.key.clone()),
+                flow: route.flow.clone(),
             });
             settings.collect::<Vec<_>>()
         };

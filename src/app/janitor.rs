@@ -138,7 +138,6 @@ mod tests {
         let connection = Arc::new(Connection::new(client, Duration::from_secs(10)));
         let settings = RouteSettings {
             flow: None,
-            flow_key: None,
             name: "r".into(),
             partitions: 1,
             max_payload: 100,

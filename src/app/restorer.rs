@@ -51,11 +51,11 @@ pub async fn run(routes: Vec<(Arc<str>, u16)>, store: Arc<RedisStore>, mut stop:
 async fn restore(store: &RedisStore, partition: &Partition) -> Result<u64, StoreError> {
     let (mut restored, mut cursor) = (0, String::new());
     loop {
-        let (more, next, parked) = store.restore(partition, &cursor).await?;
+        let (more, next, has_flows) = store.restore(partition, &cursor).await?;
         restored += more;
-        if parked > 0 && !store.has_flows(&partition.route) {
+        if has_flows && !store.has_flows(&partition.route) {
             let messages = store.unpark(partition).await?;
-            tracing::info!(%partition, messages, "the route has no flows any more: messages that waited for theirs are due");
+            tracing::info!(%partition, messages, "the route no longer has flows: messages that waited for theirs are due");
         }
         if next.is_empty() {
             let repairs = store.tidy(partition).await?;

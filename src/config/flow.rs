@@ -10,18 +10,11 @@ use super::{
 use crate::{
     message::{FlowLimits, Rate},
     sink::template::FlowTemplate,
+    store::RouteFlow,
 };
 
 /// Maximum `burst` and `parallel`: as many as the largest rate sends in a second.
 const MOST: u64 = 1_000_000;
-
-/// A validated flow.
-#[derive(Clone, Debug)]
-pub struct FlowConfig {
-    /// `None`: messages without a flow of their own are one flow.
-    pub key: Option<FlowTemplate>,
-    pub limits: FlowLimits,
-}
 
 /// Limits of the messages of a route that have the same key, over all instances.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -47,7 +40,7 @@ struct FlowKey(FlowTemplate);
 struct FlowRate(Rate);
 
 impl Flow {
-    pub fn check(self, partitions: u64, route: &Path, problems: &mut Problems) -> FlowConfig {
+    pub fn check(self, partitions: u64, route: &Path, problems: &mut Problems) -> RouteFlow {
         let Self { key, rate, burst, parallel, ordered } = self;
         let (at, rate, ordered) =
             (route.key("flow"), rate.map(|rate| rate.0), ordered.is_some_and(|ordered| ordered.0));
@@ -73,7 +66,7 @@ impl Flow {
             let number = number?.0;
             Some(u32::try_from(number).expect("at most 1000000"))
         });
-        FlowConfig {
+        RouteFlow {
             key: key.map(|key| key.0),
             limits: FlowLimits {
                 rate,

@@ -14,7 +14,6 @@ use serde::Deserialize;
 pub use self::{
     address::{ServerAddress, server_address},
     auth::Right,
-    flow::FlowConfig,
     listen::Listen,
     load::{RedisUrlOption, Sources, load},
     problem::{ConfigErrors, Path, Problem, Problems, SettingOrigin, all_or_errors},

@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::{
     entries::fill,
-    flow::{Flow, FlowConfig},
+    flow::Flow,
     problem::{Path, Problems},
     read::{correct, kind_of, read, unknown},
     shared::GrowingDelay,
@@ -25,6 +25,7 @@ use crate::{
     retry::RetryPolicy,
     sink::SinkSettings,
     source::SourceSettings,
+    store::RouteFlow,
 };
 
 /// Minimum time by which a lease exceeds the sink's timeout: for the claim's reply and the settlement.
@@ -68,7 +69,7 @@ pub struct RouteConfig {
     pub dead: DeadLimits,
     /// `None`: always open.
     pub window: Option<Arc<Calendar>>,
-    pub flow: Option<FlowConfig>,
+    pub flow: Option<RouteFlow>,
 }
 
 /// A queue and its policy.

@@ -1,6 +1,6 @@
 //! Log lines about problems. An outage is logged at once, then once a minute, and when it ends, with its duration and
-//! the number of waiting messages. One that begins again within a minute is logged after that minute. Deaths are logged at once for each route, reason and kind of error, then counted;
-//! evictions at once for each route and reason.
+//! the number of waiting messages. One that begins again within a minute is logged after that minute. Deaths are logged
+//! at once for each route, reason and kind of error, then counted; evictions at once for each route and reason.
 //!
 //! Failures are reported here as often as they occur. An instance has one `Incidents`, which its clones share.
 

@@ -6,6 +6,7 @@ mod clock;
 mod coalescer;
 mod cursor;
 mod external;
+mod flows;
 mod growth;
 mod handle;
 mod merge;

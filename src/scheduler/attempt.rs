@@ -139,8 +139,8 @@ impl Attempt {
         batch.settler.settle(self.held, end);
     }
 
-    /// Reports to the breaker and the metrics. `share` as in `SinkPermit::wait`. `of_flow`: the failure is one of the flow
-    /// of the message alone.
+    /// Reports to the breaker and the metrics. `share` as in `SinkPermit::wait`. `of_flow`: the endpoint
+    /// asked only the flow of this message to wait.
     pub fn observe(
         mut self,
         batch: &Batch,

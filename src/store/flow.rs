@@ -3,11 +3,20 @@
 use super::Pause;
 use crate::{
     message::{FlowLimits, MessageId, Rate},
+    sink::template::FlowTemplate,
     time::UnixMillis,
 };
 
 /// A message that waits for its flow has this and its due time as score in pending (lua/include/scores.lua).
 pub const PARKED: u64 = 1 << 52;
+
+/// The flows of a route.
+#[derive(Clone, Debug)]
+pub struct RouteFlow {
+    /// The flow of messages without one of their own. `None`: these messages are one flow.
+    pub key: Option<FlowTemplate>,
+    pub limits: FlowLimits,
+}
 
 /// A flow with parked messages, messages in flight or rules of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]

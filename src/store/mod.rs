@@ -20,7 +20,7 @@ use crate::message::MessageId;
 pub use self::{
     answer::{Cancelled, Found, Pause, Rescheduled, ScheduleStatus, Scheduled, Snapshot},
     claim::{Claim, ClaimRequest, Claimed, CutLeases, Deaths, Lease, Recovered, Suspects, Token},
-    flow::{FieldChange, FlowChange, FlowRules, FlowState, PARKED},
+    flow::{FieldChange, FlowChange, FlowRules, FlowState, PARKED, RouteFlow},
     selection::{DeadAction, DeadGroup, DeadProgress, DeadWork, Expiry, Filter, Selection},
     settlement::{ClaimEnd, Sent, Settled, Settlement, Transfer, Transferred},
     wake::{WakeReason, WakeSignal},

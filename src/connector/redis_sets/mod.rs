@@ -68,15 +68,20 @@ impl RedisSets {
 
     /// Reports missing rights, which stop messages only when some are due.
     async fn keep_checked(&self, intake: &Intake) {
+        let mut is_denied = false;
         loop {
             let pause = match check_place(&self.connection, &self.place).await {
                 Ok(()) => {
-                    intake.running();
+                    // `follow` reports the end of any other outage.
+                    if std::mem::take(&mut is_denied) {
+                        intake.running();
+                    }
                     CHECK_INTERVAL
                 }
                 Err(error) => {
                     // `follow` reports an outage of Redis.
                     if matches!(error, SafetyError::Denied { .. }) {
+                        is_denied = true;
                         intake.failing(&error.to_string());
                     }
                     RETRY_INTERVAL

@@ -287,7 +287,9 @@ impl MemoryPartition {
         for (place, mut queue) in first.into_iter().enumerate() {
             let at_once = queue.entries.iter().any(|entry| entry.number == "!");
             let is_closed = queue.gate.is_some_and(|gate| gate > millis) && !limits.ordered && !at_once;
-            if is_closed && !suspects {
+            if left == 0 && queue.entries.is_empty() {
+                // The next claim looks at it.
+            } else if is_closed && !suspects {
                 turn.parked.append(&mut queue.entries);
             } else {
                 left -= self.serve(limits, (place, &mut queue), (left, bound, suspects), now, &mut turn);
@@ -384,7 +386,7 @@ impl MemoryPartition {
         queue.new_gate = match () {
             () if !more => None,
             () if rules.paused || room == 0 && !is_full => Some(SHUT),
-            () if is_full => Some(millis),
+            () if is_full => Some(queue.gate.unwrap_or(millis).min(millis)),
             () => Some(next(slot).max(millis)),
         };
         taken

@@ -40,8 +40,7 @@ impl RedisStore {
     async fn bury_here(&self, partition: &Partition, batch: &[(NewMessage, String)]) -> Result<Vec<bool>, StoreError> {
         let keys = self.keys(partition)?;
         let route = self.route(&partition.route)?;
-        let flow_keys = route.flow_keys(keys);
-        let mut all = vec![
+        let all = vec![
             keys.messages.as_str(),
             &keys.dead,
             &keys.errors,
@@ -50,14 +49,13 @@ impl RedisStore {
             &keys.route,
             &keys.remembered,
         ];
-        all.extend(flow_keys.into_iter().flatten());
-        let mut call = script::BURY.keys(&all).arg(self.layout(partition)?);
+        let mut call = script::BURY.keys(&route.with_flow(all, keys)).arg(self.layout(partition)?);
         for (message, error) in batch {
             let text = format!("{}: {}", DeadReason::Invalid.as_str(), shortened(error));
             let metadata = route.settings.with_flow(&message.metadata);
             let tail = codec::tail(&metadata, &message.payload);
             call = call.arg(message.id.as_str()).arg(text).arg(&tail[..]);
-            if flow_keys.is_some() {
+            if route.settings.flow.is_some() {
                 call = call.arg(metadata.flow.as_deref().unwrap_or_default());
             }
         }
@@ -76,7 +74,7 @@ impl RedisStore {
         done: &mut DeadProgress,
     ) -> Result<(), StoreError> {
         let keys = self.keys(partition)?;
-        let flow_keys = self.route(&partition.route)?.flow_keys(keys);
+        let route = self.route(&partition.route)?;
         let (mut filter, mut ids) = match work.selection {
             Selection::Where(filter) => (Filter { until: done.until.or(filter.until), ..filter.clone() }, None),
             Selection::Ids { ids, until } => {
@@ -99,11 +97,10 @@ impl RedisStore {
             let most = if is_full { 1 } else { (work.limit - done.count).min(MAX_BATCH as u64) };
             let mut call = match work.action {
                 DeadAction::Redrive(_) => {
-                    let mut all = vec![keys.pending.as_str(), &keys.messages, &keys.errors, &keys.dead, &keys.bytes];
-                    all.extend(flow_keys.into_iter().flatten());
-                    script::REDRIVE.keys(&all).arg(&keys.wake).arg(MAX_CALL_BYTES)
+                    let all = vec![keys.pending.as_str(), &keys.messages, &keys.errors, &keys.dead, &keys.bytes];
+                    script::REDRIVE.keys(&route.with_flow(all, keys)).arg(&keys.wake).arg(MAX_CALL_BYTES)
                 }
-                DeadAction::Purge => script::PURGE.keys(&keys.of_dead(flow_keys.is_some())),
+                DeadAction::Purge => script::PURGE.keys(&keys.of_dead(route.settings.flow.is_some())),
             };
             call = call.arg(most).arg(u8::from(dry_run));
             if let DeadAction::Redrive(expiry) = work.action {

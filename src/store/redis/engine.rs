@@ -54,13 +54,12 @@ impl Store for RedisStore {
     async fn recover(&self, partition: &Partition) -> Result<Recovered, StoreError> {
         let keys = self.any_keys(partition);
         let route = self.route(&partition.route)?;
-        let mut all = keys.of_messages(&[&keys.bytes]);
-        all.extend(route.flow_keys(&keys).into_iter().flatten());
+        let all = route.with_flow(keys.of_messages(&[&keys.bytes]), &keys);
         let reply: Vec<Value> = script::RECOVER
             .keys(&all)
             .arg(&keys.wake)
             .arg(MAX_BATCH)
-            .arg(u8::from(route.settings.flow.is_some_and(|flow| flow.ordered)))
+            .arg(u8::from(route.has_order()))
             .run(&self.servers)
             .await?;
         let mut reply = Reply::from(reply);
@@ -116,7 +115,7 @@ impl Store for RedisStore {
         ];
         all.extend(&lists);
         let route = self.route(&partition.route)?;
-        all.extend(route.flow_keys(keys).into_iter().flatten());
+        let all = route.with_flow(all, keys);
         let mut call = script::TRANSFER
             .keys(&all)
             .arg(&keys.wake)
@@ -160,8 +159,10 @@ impl RedisStore {
             Suspects::PutOff(pause) => pause.as_millis().to_string(),
         };
         let route = self.route(&partition.route)?;
-        let mut all = keys.of_messages(&[&keys.paused, &keys.remembered, &keys.records, &keys.claims, &keys.bytes]);
-        all.extend(route.flow_keys(keys).into_iter().flatten());
+        let all = route.with_flow(
+            keys.of_messages(&[&keys.paused, &keys.remembered, &keys.records, &keys.claims, &keys.bytes]),
+            keys,
+        );
         Ok(script::CLAIM
             .keys(&all)
             .arg(format!("{:016x}", request.claimant))
@@ -245,8 +246,7 @@ impl RedisStore {
     fn settle_call(&self, partition: &Partition, settlements: &[Settlement]) -> Result<Call, StoreError> {
         let keys = self.keys(partition)?;
         let route = self.route(&partition.route)?;
-        let mut all = keys.of_messages(&[&keys.remembered, &keys.records, &keys.bytes]);
-        all.extend(route.flow_keys(keys).into_iter().flatten());
+        let all = route.with_flow(keys.of_messages(&[&keys.remembered, &keys.records, &keys.bytes]), keys);
         let mut call = script::SETTLE
             .keys(&all)
             .arg(&keys.wake)

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use redis::Value;
 
-use super::{RedisStore, keys::DelayQueueKeys, reply::Reply, script, unless_closed};
+use super::{RedisStore, StoreRoute, keys::DelayQueueKeys, reply::Reply, script, unless_closed};
 use crate::{
     message::{MAX_METADATA_BYTES, MessageId, Metadata},
     store::{Partition, StoreError},
@@ -142,9 +142,9 @@ impl RedisStore {
         max_payload: usize,
         batch: &[ExternalEntry],
     ) -> Result<Vec<MoveOutcome>, StoreError> {
-        let own = self.keys(partition)?;
-        let mut keys: Vec<&str> = vec![
-            &own.pending,
+        let (own, route) = (self.keys(partition)?, self.route(&partition.route)?);
+        let own_keys = vec![
+            own.pending.as_str(),
             &own.unack,
             &own.messages,
             &own.dead,
@@ -154,8 +154,8 @@ impl RedisStore {
             &own.remembered,
             &own.bytes,
         ];
-        let flow_keys = self.route(&partition.route)?.flow_keys(own);
-        keys.extend(flow_keys.into_iter().flatten());
+        let StoreRoute { settings, .. } = route;
+        let mut keys = route.with_flow(own_keys, own);
         let members = batch.iter().map(|entry| &entry.member[..]);
         let call = match place {
             ExternalPlace::Members { key, .. } => {
@@ -178,14 +178,13 @@ impl RedisStore {
         };
         let max_bytes = if matches!(place, ExternalPlace::Hashes { .. }) { MAX_HASHES_BYTES } else { MAX_BYTES };
         let mut call = call.arg(&own.wake).arg(self.layout(partition)?).arg(MAX_DUE).arg(max_payload).arg(max_bytes);
-        call = call.arg(u8::from(flow_keys.is_some()));
+        call = call.arg(u8::from(settings.flow.is_some()));
         if let ExternalPlace::Members { unit, .. } | ExternalPlace::Hashes { unit, .. } = place {
             call = call.arg(*unit);
         }
         if let ExternalPlace::Hashes { prefix, .. } = place {
             call = call.arg(prefix);
         }
-        let settings = &self.route(&partition.route)?.settings;
         for ExternalEntry { member, id, metadata } in batch {
             let metadata =
                 serde_json::to_vec(&*settings.with_flow(metadata)).expect("strings and integers always serialize");

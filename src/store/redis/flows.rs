@@ -112,10 +112,9 @@ impl RedisStore {
     /// Repairs the flows of a partition, if its route has any. Returns the number of repairs.
     pub async fn tidy(&self, partition: &Partition) -> Result<u64, StoreError> {
         let (keys, route) = (self.keys(partition)?, self.route(&partition.route)?);
-        let Some(flow_keys) = route.flow_keys(keys) else { return Ok(0) };
-        let mut all = vec![keys.pending.as_str(), &keys.unack];
-        all.extend(flow_keys);
-        let ordered = u8::from(route.settings.flow.is_some_and(|flow| flow.ordered));
+        let Some(flow) = &route.settings.flow else { return Ok(0) };
+        let all = route.with_flow(vec![&keys.pending, &keys.unack], keys);
+        let ordered = u8::from(flow.limits.ordered);
         let mut repairs = 0;
         for part in ["flights", "parked"] {
             let mut cursor = String::new();

@@ -60,7 +60,7 @@ use writes::Writes;
 use crate::{
     message::FlowLimits,
     store::{
-        Partition, StoreError, WakeSignal,
+        Partition, RouteFlow, StoreError, WakeSignal,
         redis::connection::{Connection, Servers},
     },
 };
@@ -133,17 +133,24 @@ impl StoreRoute {
         self.generations.lock().unite(others);
     }
 
-    /// The flow keys of a partition, if the route has flows.
-    fn flow_keys<'a>(&self, keys: &'a PartitionKeys) -> Option<[&'a str; 6]> {
-        self.settings.flow.map(|_| keys.flow.all())
+    /// The keys of a script, and behind them the flow keys of the partition, if the route has flows.
+    fn with_flow<'a>(&self, mut all: Vec<&'a str>, keys: &'a PartitionKeys) -> Vec<&'a str> {
+        all.extend(self.settings.flow.iter().flat_map(|_| keys.flow.all()));
+        all
+    }
+
+    /// Whether the flows of the route are ordered.
+    fn has_order(&self) -> bool {
+        self.settings.flow.as_ref().is_some_and(|flow| flow.limits.ordered)
     }
 
     /// The settings of the flows as lua/include/rates.lua reads them; empty without flows.
     fn flow_settings(&self) -> String {
-        let Some(FlowLimits { rate, burst, parallel, ordered }) = self.settings.flow else { return String::new() };
+        let Some(RouteFlow { limits, .. }) = &self.settings.flow else { return String::new() };
+        let FlowLimits { rate, burst, parallel, ordered } = limits;
         let rate = rate.map_or_else(|| "-".to_owned(), |rate| rate.to_string());
         let parallel = parallel.map_or_else(|| "-".to_owned(), |parallel| parallel.to_string());
-        format!("{rate} {burst} {parallel} {}", u8::from(ordered))
+        format!("{rate} {burst} {parallel} {}", u8::from(*ordered))
     }
 
     /// The `route` key of an open partition.

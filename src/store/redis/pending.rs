@@ -26,16 +26,18 @@ impl RedisStore {
         self.pull(partition, ids.into_iter().flatten()).await?;
         let keys = self.keys(partition)?;
         let route = self.route(&partition.route)?;
-        let mut all = vec![
-            keys.pending.as_str(),
-            &keys.messages,
-            &keys.attempts,
-            &keys.errors,
-            &keys.remembered,
-            &keys.records,
-            &keys.bytes,
-        ];
-        all.extend(route.flow_keys(keys).into_iter().flatten());
+        let all = route.with_flow(
+            vec![
+                keys.pending.as_str(),
+                &keys.messages,
+                &keys.attempts,
+                &keys.errors,
+                &keys.remembered,
+                &keys.records,
+                &keys.bytes,
+            ],
+            keys,
+        );
         let mut call = script::PURGE_PENDING
             .keys(&all)
             .arg(&keys.wake)
@@ -50,11 +52,11 @@ impl RedisStore {
     }
 
     /// Makes messages pending that have a body but are in no set; each call checks some bodies. Returns the number of
-    /// restored messages, the cursor of the next call, and by the first call the number of parked messages. The cursor
-    /// is empty for the first call and at the end.
-    pub async fn restore(&self, partition: &Partition, cursor: &str) -> Result<(u64, String, u64), StoreError> {
+    /// restored messages, the cursor of the next call, and by the first call whether the partition has flows in Redis. The
+    /// cursor is empty for the first call and at the end.
+    pub async fn restore(&self, partition: &Partition, cursor: &str) -> Result<(u64, String, bool), StoreError> {
         let keys = self.keys(partition)?;
-        let call = script::RESTORE.keys(&[&keys.pending, &keys.unack, &keys.messages, &keys.dead]);
+        let call = script::RESTORE.keys(&[&keys.pending, &keys.unack, &keys.messages, &keys.dead, &keys.flow.flows]);
         call.arg(&keys.wake).arg(cursor).arg(SCANNED).run(&self.servers).await
     }
 }

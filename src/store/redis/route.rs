@@ -11,9 +11,9 @@ use super::{
     script, unless_closed,
 };
 use crate::{
-    message::{FlowLimits, MAX_PARTITIONS, Metadata, Remember, RouteLimits},
+    message::{MAX_PARTITIONS, Metadata, Remember, RouteLimits},
     sink::template::FlowTemplate,
-    store::{Partition, StoreError},
+    store::{Partition, RouteFlow, StoreError},
     time::MAX_DELAY_MILLIS,
 };
 
@@ -79,9 +79,7 @@ pub struct RouteSettings {
     pub max_payload: usize,
     pub remember: Option<Remember>,
     pub limits: RouteLimits,
-    pub flow: Option<FlowLimits>,
-    /// The flow of messages without one of their own.
-    pub flow_key: Option<FlowTemplate>,
+    pub flow: Option<RouteFlow>,
 }
 
 /// The JSON of a route in `P:routes`.
@@ -170,8 +168,7 @@ impl RouteSettings {
         let remember = remember.map(|one| Remember { period: Duration::from_millis(one.r#for), max: one.max });
         let limits = limits.map_or_else(RouteLimits::default, RouteLimits::from);
         let generations = generations.unwrap_or_else(|| Generations::first(partitions));
-        let settings =
-            Self { name: name.into(), partitions, max_payload, remember, limits, flow: None, flow_key: None };
+        let settings = Self { name: name.into(), partitions, max_payload, remember, limits, flow: None };
         ours.then_some(KnownRoute { settings, former, generations })
     }
 
@@ -191,7 +188,8 @@ impl RouteSettings {
     /// own.
     pub(super) fn with_flow<'a>(&self, metadata: &'a Metadata) -> Cow<'a, Metadata> {
         let own = metadata.flow.as_ref().is_some_and(|flow| !flow.is_empty());
-        let flow = self.flow_key.as_ref().filter(|_| !own).map(|key| key.render(&self.name, metadata));
+        let key = self.flow.as_ref().and_then(|flow| flow.key.as_ref());
+        let flow = key.filter(|_| !own).map(|key| key.render(&self.name, metadata));
         match flow.filter(|flow| !flow.is_empty()) {
             Some(flow) => Cow::Owned(Metadata { flow: Some(flow), ..metadata.clone() }),
             None => Cow::Borrowed(metadata),
@@ -207,8 +205,8 @@ impl RouteSettings {
             let [messages, bytes, delay] = self.shares();
             format!(" {messages} {bytes} {delay}")
         };
-        let flow = self.flow.map_or_else(String::new, |_| {
-            let key = self.flow_key.as_ref().map_or_else(String::new, FlowTemplate::to_string);
+        let flow = self.flow.as_ref().map_or_else(String::new, |flow| {
+            let key = flow.key.as_ref().map_or_else(String::new, FlowTemplate::to_string);
             format!(" flow {key}")
         });
         format!("{text}{limits}{flow}")

@@ -66,11 +66,9 @@ impl RedisStore {
     ) -> Result<Vec<Scheduled>, StoreError> {
         let keys = self.keys(partition)?;
         let route = self.route(&partition.route)?;
-        let mut all = keys.of_messages(&[&keys.route, &keys.remembered, &keys.records, &keys.bytes]);
-        let flow_keys = route.flow_keys(keys);
-        all.extend(flow_keys.into_iter().flatten());
+        let all = keys.of_messages(&[&keys.route, &keys.remembered, &keys.records, &keys.bytes]);
         let mut call = script::SCHEDULE
-            .keys(&all)
+            .keys(&route.with_flow(all, keys))
             .arg(&keys.wake)
             .arg(MAX_CALL_BYTES)
             .arg(self.layout(partition)?)
@@ -90,7 +88,7 @@ impl RedisStore {
                 if let Some(record) = &message.record {
                     call = call.arg(record.to_string());
                 }
-                if flow_keys.is_some() {
+                if route.settings.flow.is_some() {
                     call = call.arg(metadata.flow.as_deref().unwrap_or_default());
                 }
             }
@@ -140,15 +138,15 @@ impl RedisStore {
         }
         let keys = self.keys(partition)?;
         let route = self.route(&partition.route)?;
-        let mut all = vec![keys.pending.as_str(), &keys.unack, &keys.messages, &keys.dead, &keys.route];
-        all.extend(route.flow_keys(keys).into_iter().flatten());
+        let all =
+            route.with_flow(vec![keys.pending.as_str(), &keys.unack, &keys.messages, &keys.dead, &keys.route], keys);
         let call = script::RESCHEDULE
             .keys(&all)
             .arg(&keys.wake)
             .arg(self.layout(partition)?)
             .arg(id.as_str())
             .arg(due.map_or_else(|| "now".to_owned(), due_argument))
-            .arg(u8::from(route.settings.flow.is_some_and(|flow| flow.ordered)));
+            .arg(u8::from(route.has_order()));
         let (reply, link): (Vec<Value>, _) = self.writes.run(call).await.map_err(unless_closed)?;
         let mut reply = Reply::from(reply);
         let answer = reply.text()?;
@@ -171,8 +169,7 @@ impl RedisStore {
         }
         let keys = self.keys(partition)?;
         let route = self.route(&partition.route)?;
-        let mut all = keys.of_messages(&[&keys.remembered, &keys.records, &keys.bytes, &keys.route]);
-        all.extend(route.flow_keys(keys).into_iter().flatten());
+        let all = route.with_flow(keys.of_messages(&[&keys.remembered, &keys.records, &keys.bytes, &keys.route]), keys);
         let call = script::CANCEL
             .keys(&all)
             .arg(&keys.wake)

@@ -232,7 +232,6 @@ async fn an_unconfigured_route_is_listed_for_a_token_of_all_routes_only() {
         remember: None,
         limits: RouteLimits::default(),
         flow: None,
-        flow_key: None,
     };
     let store = RedisStore::new(Arc::new(connection), "punctual", [settings]);
     store.register().await.expect("registered");

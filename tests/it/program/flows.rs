@@ -15,7 +15,7 @@ use tokio::{
 use super::{client::Client, eventually};
 use crate::support::{RawServer, RedisServer, punctual::Punctual, read_request};
 
-const PATIENCE: Duration = Duration::from_secs(40);
+const MAX_WAIT: Duration = Duration::from_secs(40);
 
 /// An attempt at the endpoint.
 #[derive(Clone, Debug)]
@@ -106,7 +106,7 @@ async fn a_flow_leaves_at_its_rate_and_others_pass_it() {
     schedule(&client, "big", 105).await;
     let (began, backlog) = (Instant::now(), attempts.confirmed());
     schedule(&client, "small", 5).await;
-    let all = eventually("all arrived", PATIENCE, async || {
+    let all = eventually("all arrived", MAX_WAIT, async || {
         let all = attempts.all();
         (all.len() == 110).then_some(all)
     })
@@ -125,7 +125,7 @@ async fn a_flow_leaves_at_its_rate_and_others_pass_it() {
             assert!(f64::from(count) <= most, "{count} in {:?}", *to - *from);
         }
     }
-    let stats = client.drained("hooks", PATIENCE).await;
+    let stats = client.drained("hooks", MAX_WAIT).await;
     assert_eq!((&stats["waiting_for_flow"], &stats["waiting_flows"]), (&0.into(), &0.into()), "{stats}");
     let mut waits = 0;
     for instance in [&one, &other] {
@@ -145,9 +145,9 @@ async fn a_flow_has_as_many_in_flight_as_it_may_also_when_an_instance_is_killed(
     let client = Client::of(&one);
     schedule(&client, "a", 90).await;
     schedule(&client, "b", 30).await;
-    eventually("some arrived", PATIENCE, async || (attempts.confirmed() > 20).then_some(())).await;
+    eventually("some arrived", MAX_WAIT, async || (attempts.confirmed() > 20).then_some(())).await;
     killed.kill().await;
-    eventually("all arrived", PATIENCE, async || {
+    eventually("all arrived", MAX_WAIT, async || {
         let ids: HashMap<String, bool> =
             attempts.all().into_iter().filter(|one| one.confirmed).map(|one| (one.id, true)).collect();
         (ids.len() == 120).then_some(())
@@ -160,7 +160,7 @@ async fn a_flow_has_as_many_in_flight_as_it_may_also_when_an_instance_is_killed(
         };
         assert!(all.iter().filter(at_once).count() <= 3, "more than three of {}", one.tenant);
     }
-    client.drained("hooks", PATIENCE).await;
+    client.drained("hooks", MAX_WAIT).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -180,9 +180,9 @@ async fn an_ordered_flow_keeps_its_order_over_failures_dead_letters_and_a_kill()
     for tenant in &tenants {
         schedule(&client, tenant, 20).await;
     }
-    eventually("some arrived", PATIENCE, async || (attempts.confirmed() > 50).then_some(())).await;
+    eventually("some arrived", MAX_WAIT, async || (attempts.confirmed() > 50).then_some(())).await;
     killed.kill().await;
-    let stats = client.drained("hooks", PATIENCE).await;
+    let stats = client.drained("hooks", MAX_WAIT).await;
     assert_eq!(stats["dead"], 20, "{stats}");
     let mut first: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for one in attempts.all().iter().filter(|one| one.confirmed) {
@@ -209,8 +209,8 @@ async fn an_operator_sees_and_steers_each_flow() {
     let punctual = Punctual::start(&configuration(&redis, &server, &flow)).await;
     let client = Client::of(&punctual);
     schedule(&client, "big", 4).await;
-    eventually("one arrived", PATIENCE, async || (attempts.confirmed() == 1).then_some(())).await;
-    let state = eventually("three wait", PATIENCE, async || {
+    eventually("one arrived", MAX_WAIT, async || (attempts.confirmed() == 1).then_some(())).await;
+    let state = eventually("three wait", MAX_WAIT, async || {
         let state = client.call("GET", "/v1/routes/hooks/flows/big", "").await.json;
         (state["waiting"] == 3).then_some(state)
     })
@@ -227,7 +227,7 @@ async fn an_operator_sees_and_steers_each_flow() {
 
     // It takes no slot, and the others keep waiting.
     assert_eq!(client.call("POST", "/v1/routes/hooks/messages/big.3/deliver", "").await.status, 200);
-    eventually("two arrived", PATIENCE, async || (attempts.confirmed() == 2).then_some(())).await;
+    eventually("two arrived", MAX_WAIT, async || (attempts.confirmed() == 2).then_some(())).await;
     assert_eq!(attempts.all()[1].id, "big.3");
     // A cancelled one leaves its place to none.
     assert_eq!(client.call("DELETE", "/v1/routes/hooks/messages/big.1", "").await.status, 204);
@@ -238,14 +238,14 @@ async fn an_operator_sees_and_steers_each_flow() {
     assert_eq!((&changed["rate"], &changed["overrides"]["rate"]), (&"100/s".into(), &"100/s".into()));
     assert_eq!(attempts.confirmed(), 2);
     assert_eq!(client.call("POST", "/v1/routes/hooks/flows/big/resume", "").await.status, 204);
-    eventually("three arrived", PATIENCE, async || (attempts.confirmed() == 3).then_some(())).await;
+    eventually("three arrived", MAX_WAIT, async || (attempts.confirmed() == 3).then_some(())).await;
     client.call("PATCH", "/v1/routes/hooks/flows/big", r#"{"rate":null}"#).await;
 
     // An endpoint asks for patience: its flow waits, others do not.
     let sent = Instant::now();
     schedule(&client, "asked", 1).await;
     schedule(&client, "other", 1).await;
-    eventually("five arrived", PATIENCE, async || (attempts.confirmed() == 4).then_some(())).await;
+    eventually("five arrived", MAX_WAIT, async || (attempts.confirmed() == 4).then_some(())).await;
     assert!(sent.elapsed() < Duration::from_millis(900), "the other flow waited {:?}", sent.elapsed());
     assert_eq!(client.sink("hook").await["breaker"], "closed");
     for (path, body, status) in [
@@ -257,4 +257,27 @@ async fn an_operator_sees_and_steers_each_flow() {
     ] {
         assert_eq!(client.call("PATCH", path, body).await.status, status, "{body}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_route_without_its_flow_delivers_what_waited_and_keeps_nothing_of_it() {
+    let redis = RedisServer::start().await;
+    let (server, attempts) = endpoint(Duration::ZERO, |_, _| "204 No Content");
+    let text = configuration(&redis, &server, &json!({ "key": "{header:tenant}", "rate": "1/h" }));
+    let mut before = Punctual::start(&text).await;
+    let client = Client::of(&before);
+    schedule(&client, "a", 5).await;
+    eventually("four wait", MAX_WAIT, async || (client.stats("hooks").await["waiting_for_flow"] == 4).then_some(()))
+        .await;
+    before.terminate().await;
+    let mut plain: Value = serde_json::from_str(&text).expect("JSON");
+    plain["routes"]["hooks"].as_object_mut().expect("a route").remove("flow");
+    let after = Punctual::start(&plain.to_string()).await;
+    eventually("all arrived", MAX_WAIT, async || (attempts.confirmed() == 5).then_some(())).await;
+    Client::of(&after).drained("hooks", MAX_WAIT).await;
+    let mut connection = redis.connection().await;
+    let names = ["flows", "waiting", "flights", "gates", "slots", "rules"];
+    let keys = names.map(|name| format!("{{punctual:hooks:0/1}}:{name}"));
+    let left: u32 = redis::cmd("EXISTS").arg(&keys).query_async(&mut connection).await.expect("a number");
+    assert_eq!(left, 0);
 }

@@ -7,7 +7,7 @@ use punctual::{
     message::{DeadReason, FlowLimits, MessageId, NewMessage, OnConflict, Rate, State, StoredMessage, codec},
     queue::Queue,
     store::{
-        Filter, Found, PARKED, Partition, Snapshot,
+        Filter, Found, PARKED, Partition, RouteFlow, Snapshot,
         memory::MemoryPartition,
         redis::{
             RedisStore, RouteSettings,
@@ -255,8 +255,7 @@ fn store_with<const N: usize>(
         max_payload,
         remember: remember(name),
         limits: limits(name),
-        flow: flow(name),
-        flow_key: flow_key(name),
+        flow: flow(name).map(|limits| RouteFlow { key: flow_key(name), limits }),
     };
     RedisStore::new(Arc::new(Connection::new(client, TIMEOUT)), PREFIX, routes.map(settings))
 }

@@ -12,6 +12,7 @@ mod external;
 mod external_limits;
 mod external_moves;
 mod faults;
+mod flows;
 mod header;
 mod include;
 mod injection;

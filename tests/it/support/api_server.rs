@@ -104,7 +104,6 @@ impl ApiServer {
             remember: setup.remember,
             limits: setup.limits,
             flow: None,
-            flow_key: None,
         };
         let store = RedisStore::new(connection(), "punctual", setup.routes.iter().map(settings));
         let store = Arc::new(store.listing_over(connection()));

@@ -10,7 +10,7 @@ use crate::{
     support::receiver::Behaviour,
 };
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// The route `slow` lets one message of a flow be in flight, and its receiver never replies.
 async fn started() -> Scene {
@@ -28,7 +28,7 @@ async fn schedule(scene: &Scene, flow: &str, ids: &[&str]) {
 
 /// The flow with this key, after `number` of its messages began to wait.
 async fn waiting(scene: &Scene, key: &str, number: u64) -> Value {
-    eventually("they wait", PATIENCE, async || {
+    eventually("they wait", MAX_WAIT, async || {
         let flow = scene.json(&["flows", "slow", key]).await;
         (flow["waiting"] == number).then_some(flow)
     })
@@ -80,7 +80,7 @@ async fn flows_are_listed_limited_paused_and_resumed() {
 
     // The other flows wait in any case: they are in flight.
     scene.done(&["flows", "resume", "slow", "b"]).await;
-    let arrived = eventually("b arrives", PATIENCE, async || {
+    let arrived = eventually("b arrives", MAX_WAIT, async || {
         let requests = scene.receiver.requests();
         requests.iter().any(|request| request.id() == "b1").then_some(requests.len())
     });
@@ -103,7 +103,7 @@ async fn a_listing_of_flows_follows_its_pages_up_to_its_limit() {
         let found: Vec<String> = ended.out.lines().map(|line| flow(line).expect("a key")).collect();
         (found, ended.error)
     };
-    eventually("all are in flight", PATIENCE, async || {
+    eventually("all are in flight", MAX_WAIT, async || {
         let (found, error) = listed("200").await;
         assert_eq!(error, "");
         (found == keys).then_some(())

@@ -47,6 +47,40 @@ fn text(bytes: Option<&Vec<u8>>) -> &str {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn records_of_a_key_keep_their_order_in_an_ordered_flow() {
+    const KEYS: usize = 20;
+    const RECORDS: usize = 15;
+    let Some(broker) = kafka::shared().await.filter(|_| kafka::installed()) else { return };
+    let (topic, target) = (kafka::topic_name(), kafka::topic_name());
+    kafka::create_topic(&broker, &topic, 3, &[]).await;
+    kafka::create_topic(&broker, &target, 3, &[]).await;
+    let redis = RedisServer::start().await;
+    let configuration = json!({
+        "redis": { "url": redis.url() },
+        "sinks": { "out": { "type": "kafka", "brokers": [broker], "topic": target } },
+        "routes": { "r": { "sink": "out", "flow": { "key": "{key}", "ordered": true } } },
+        "sources": { "in": source(&broker, &topic, "r") },
+    });
+    let punctual = Punctual::start(&configuration.to_string()).await;
+    let _other = Punctual::start(&configuration.to_string()).await;
+    let mut lines = String::new();
+    for n in 0..KEYS * RECORDS {
+        writeln!(lines, "punctual-delay:500\tkey {}\t{}", n % KEYS, n / KEYS).expect("a string takes all");
+    }
+    console_producer(&broker, &topic, &lines).await;
+    let records = drained(&punctual, &broker, &target, i64::try_from(KEYS * RECORDS).expect("few")).await;
+    let mut by_key: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for record in &records {
+        let number = text(record.payload.as_ref()).parse().expect("a number");
+        by_key.entry(text(record.key.as_ref())).or_default().push(number);
+    }
+    assert_eq!(by_key.len(), KEYS);
+    for (key, numbers) in by_key {
+        assert_eq!(numbers, (0..RECORDS).collect::<Vec<_>>(), "{key}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn records_of_the_console_producer_arrive_once_on_time_with_their_headers() {
     let Some(broker) = kafka::shared().await.filter(|_| kafka::installed()) else { return };
     let (topic, target) = (kafka::topic_name(), kafka::topic_name());
