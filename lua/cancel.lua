@@ -2,10 +2,10 @@
 -- Cancels a pending message, or purges a dead one; one in flight stays.
 --
 -- KEYS   pending unack messages attempts errors dead remembered records bytes route [flow]
--- ARGV   wake channel, required prefix of `route`, id, time to remember the id (ms; a purged id only with a record), maximum number
---        of remembered ids, its record ("": none; see records.lua), 1 if the source also read the cancelled message and
---        did not schedule it, otherwise 0 (with a record such an id is remembered too), 1 to keep a dead message,
---        otherwise 0
+-- ARGV   wake channel, required prefix of `route`, id, time to remember the id (ms; a purged id only with a record),
+--        maximum number of remembered ids, its record ("": none; see records.lua), 1 if the source also read the
+--        cancelled message and did not schedule it, otherwise 0 (with a record such an id is remembered too), 1 to keep
+--        a dead message, otherwise 0
 -- reply  cancelled | purged | dead (it stays) | in_flight | not_found | known (the record was applied before: nothing
 --        changed); error `PUNCTUAL unregistered <text>`, nothing written, when the partition is not open
 local pending, unack, messages, attempts, errors, dead, remembered, records, bytes, route = unpack(KEYS)

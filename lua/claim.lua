@@ -2,16 +2,16 @@
 -- Moves due messages from pending to unack under a lease.
 --
 -- KEYS   pending unack messages attempts errors dead paused remembered records claims bytes [flow]
--- ARGV   instance, number of the claim (each claim of an instance has a larger one), limit (0 to 1000: 0 takes nothing),
---        maximum bytes of bodies, lease in us, suspects: "few" or the ms by which they are deferred, bodies read at
---        once, 1 for the retry of a claim without a reply, otherwise 0, maximum number of suspects in one claim (1 to
---        1000), settings of the flows ("": none; see rates.lua)
+-- ARGV   instance, number of the claim (each claim of an instance has a larger one), limit (0 to 1000: 0 takes
+--        nothing), maximum bytes of bodies, lease in us, suspects: "few" or the ms by which they are deferred, bodies
+--        read at once, 1 for the retry of a claim without a reply, otherwise 0, maximum number of suspects in one claim
+--        (1 to 1000), settings of the flows ("": none; see rates.lua)
 -- reply  number of messages, now us, token us, paused 0/1, next due ms or -1, next lease us or -1, deferred suspects,
 --        orphans, the id of the first orphan or an empty string, time in us of the last claim that took messages, or -1
---        if this instance made it or there was none; messages that were parked for their flow; a string of three MessagePack arrays: the ids, their bodies, their
---        scores in pending; then an array with three values for each message that failed or crashed: index of its id
---        (from 1), failures, 1 for a suspect, otherwise 0; then an array with two values for each message that waited for
---        its flow: index of its id, ms from its due time
+--        if this instance made it or there was none; messages that were parked for their flow; a string of three
+--        MessagePack arrays: the ids, their bodies, their scores in pending; then an array with three values for each
+--        message that failed or crashed: index of its id (from 1), failures, 1 for a suspect, otherwise 0; then an
+--        array with two values for each message that waited for its flow: index of its id, ms from its due time
 --
 -- A claim that took messages and is repeated with the same number returns them again: under the same lease, or under a
 -- new lease if that has expired and was not recovered. A claim with a smaller number was overtaken and takes nothing.

@@ -3,8 +3,8 @@
 --
 -- KEYS   pending
 -- ARGV   now (ms; "" for the clock), length of an interval (ms), number of intervals (1 to 1000)
--- reply  now (ms), number overdue, those parked for their flow included, number due after the last interval, then for each interval the number due in it, its
---        end included
+-- reply  now (ms), number overdue, those parked for their flow included, number due after the last interval, then for
+--        each interval the number due in it, its end included
 local pending = KEYS[1]
 local length, count = tonumber(ARGV[2]), tonumber(ARGV[3])
 

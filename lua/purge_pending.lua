@@ -2,8 +2,8 @@
 -- Cancels pending messages: the named ones, or all in order of due time. Messages in flight stay.
 --
 -- KEYS   pending messages attempts errors remembered records bytes [flow]
--- ARGV   wake channel, time to remember the ids (ms), maximum number of remembered ids, limit (1 to 1000; any to count), 1 to count
---        only, otherwise 0, then the ids (at most 1000), or none for all
+-- ARGV   wake channel, time to remember the ids (ms), maximum number of remembered ids, limit (1 to 1000; any to
+--        count), 1 to count only, otherwise 0, then the ids (at most 1000), or none for all
 -- reply  number cancelled, or that would be; number of the other pending messages among those asked for
 local pending, messages, attempts, errors, remembered, records, bytes = unpack(KEYS)
 local channel, keep, max, limit, is_dry = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5] == '1'

@@ -4,9 +4,10 @@
 -- KEYS   pending unack messages dead route [flow]
 -- ARGV   wake channel, required prefix of `route`, id, "+<delay ms>" | "<due ms>" | "now": its flow's rate does not
 --        apply, 1 if the flows are ordered, otherwise 0
--- reply  held (in its flow another message comes first), the id of that | done | in_flight | dead | not_found | limit_delay (longer than the route allows) | expires (before the new due
---        time), then in ms the due time for done, the time of expiry for expires, otherwise 0; error
---        `PUNCTUAL unregistered <text>`, nothing written, when the partition is not open
+-- reply  held (in its flow another message comes first), the id of that | done | in_flight | dead | not_found |
+--        limit_delay (longer than the route allows) | expires (before the new due time), then in ms the due time for
+--        done, the time of expiry for expires, otherwise 0; error `PUNCTUAL unregistered <text>`, nothing written, when
+--        the partition is not open
 local pending, unack, messages, dead, route = unpack(KEYS)
 local channel, layout, id, when, ordered = unpack(ARGV)
 local flow = flow_keys(KEYS, 6)

@@ -4,8 +4,9 @@
 --
 -- KEYS   pending unack messages dead flows
 -- ARGV   wake channel, cursor ("" in the first call), COUNT for HSCAN
--- reply  number of restored messages; the next cursor, or "" at the end; in the first call 1 if messages are
---        parked for their flow or have a flow, otherwise 0, as in later calls. The first call ends at once if there are no more bodies than members
+-- reply  number of restored messages; the next cursor, or "" at the end; in the first call 1 if messages are parked for
+--        their flow or have a flow, otherwise 0, as in later calls. The first call ends at once if there are no more
+--        bodies than members
 local pending, unack, messages, dead, flows = unpack(KEYS)
 local channel, cursor, count = ARGV[1], ARGV[2], ARGV[3]
 

@@ -132,7 +132,8 @@ local reply = {}
 local bodies, scores, n_written = { 'HSET', messages }, { 'ZADD', pending }, 0
 -- The bodies that are replaced, by id.
 local old_ids, old_bodies, old_score, revived = {}, {}, {}, {}
--- On a route with flows: messages that are written, with their flows, and pending ones that are replaced, with their scores.
+-- On a route with flows: messages that are written, with their flows, and pending ones that are replaced, with their
+-- scores.
 local written, written_flows, replaced, replaced_scores = {}, {}, {}, {}
 local reused, reused_scores = { 'ZREM', remembered }, {}
 local wake_up = false

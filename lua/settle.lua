@@ -43,8 +43,8 @@ local completed, waiting, buried = {}, {}, {}
 local dues, deaths, texts, named = { 'ZADD', pending }, { 'ZADD', dead }, { 'HSET', errors }, {}
 local counted, failures, old = {}, {}, {}
 local stale, earliest_due = {}, math.huge
--- On a route with flows, by id: whether the message keeps its flow busy, whether it was not sent, and the ms for which the others of
--- its flow wait.
+-- On a route with flows, by id: whether the message keeps its flow busy, whether it was not sent, and the ms for which
+-- the others of its flow wait.
 local stays, unsent, holds_for = {}, {}, {}
 
 -- Settles one message; `value` is its value in `attempts`.

@@ -5,10 +5,9 @@
 -- ARGV   horizons (ms)
 -- reply  now us, value of `paused` (pause.lua) or "", number pending, number of these due, number in unack, number
 --        dead, next due ms or -1, bytes of the bodies in pending and unack, number of messages in pending and unack
---        that failed or crashed, earliest due time (ms) of the first messages in pending, or since when a flow could send a parked
---        message, or -1, number parked for
---        their flow, number of flows for which messages are parked, then for each horizon the number of messages that
---        become due within it, overdue ones included, parked ones not
+--        that failed or crashed, earliest due time (ms) of the first messages in pending, or since when a flow could
+--        send a parked message, or -1, number parked for their flow, number of flows for which messages are parked,
+--        then for each horizon the number of messages that become due within it, overdue ones included, parked ones not
 local pending, unack, dead, paused, bytes, attempts, messages, gates = unpack(KEYS)
 -- Messages that are read to find the oldest, and maximum bytes of their bodies. The first is read at any size.
 local MAX_SEEN = 50

@@ -5,11 +5,10 @@
 -- KEYS   pending unack messages dead errors paused route remembered bytes [flow] their_pending ready retry their_unack counts body...
 -- ARGV   wake channel, required prefix of `route` ("<version> <partitions> <number> "), maximum number of due messages
 --        in pending, maximum bytes of a payload and of all bodies, 1 with flow keys (flow.lua), otherwise 0, then for
---        each id of the library: id, id of the
---        library, metadata as JSON
--- reply  for each id: taken | invalid (now a dead letter) | gone (absent or not due) | conflict (its id is live) |
---        left (no room, or a limit of the route); error `PUNCTUAL unregistered <text>`, nothing written, when the
---        partition is not open
+--        each id of the library: id, id of the library, metadata as JSON
+-- reply  for each id: taken | invalid: <reason> (now a dead letter) | gone (absent or not due) | conflict (its id is
+--        live) | left (no room, or a limit of the route); error `PUNCTUAL unregistered <text>`, nothing written, when
+--        the partition is not open
 --
 -- A body that is too large is not read: its id becomes a dead letter, and the body stays.
 local theirs, ready, retry, held_by, counts = unpack(KEYS, OWN_KEYS + 1, OWN_KEYS + 5)

@@ -4,11 +4,11 @@
 --
 -- KEYS   pending unack messages dead errors paused route remembered bytes [flow] source details...
 -- ARGV   wake channel, required prefix of `route` ("<version> <partitions> <number> "), maximum number of due messages
---        in pending, maximum bytes of a payload and of all bodies, 1 with flow keys (flow.lua), otherwise 0, ms in a unit of a score, required prefix of the name
---        of a hash, then for each member: id, member, metadata as JSON
--- reply  for each member: taken | invalid (now a dead letter) | gone (absent or not due) | conflict (its id is live) |
---        left (no room, or a limit of the route); error `PUNCTUAL unregistered <text>`, nothing written, when the
---        partition is not open
+--        in pending, maximum bytes of a payload and of all bodies, 1 with flow keys (flow.lua), otherwise 0, ms in a
+--        unit of a score, required prefix of the name of a hash, then for each member: id, member, metadata as JSON
+-- reply  for each member: taken | invalid: <reason> (now a dead letter) | gone (absent or not due) | conflict (its id
+--        is live) | left (no room, or a limit of the route); error `PUNCTUAL unregistered <text>`, nothing written,
+--        when the partition is not open
 --
 -- details: for each member its name, or `source` if the hash must not be read.
 -- A hash that is too large is not read: its member becomes a dead letter, and the hash stays.

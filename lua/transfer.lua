@@ -2,8 +2,9 @@
 -- Delivers messages to lists on this Redis, exactly once: pushed and completed in one script.
 --
 -- KEYS   unack messages attempts errors remembered records bytes list... [flow]
--- ARGV   wake channel, time to remember an id (ms), maximum number of remembered ids, number of lists, then groups of leases with the same token and
---        list: token, number of the list (from 1), number of leases, bytes of their bodies, the ids, the values
+-- ARGV   wake channel, time to remember an id (ms), maximum number of remembered ids, number of lists, then groups of
+--        leases with the same token and list: token, number of the list (from 1), number of leases, bytes of their
+--        bodies, the ids, the values
 -- reply  a string with a character for each lease: 1 done | 0 stale | 2 still claimed, because the key is not a list;
 --        then the type of the key for each 2
 local BEFORE_LISTS = 7

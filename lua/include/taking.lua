@@ -30,7 +30,7 @@ local left = quota(settings, queue.pending, queue.unack, queue.bytes)
 -- weigh    function(i): bytes to read for entry i; or 0, the reason why it is not read, and the payload in its place
 -- read     function(i): the payload of entry i, and the reason if it is invalid. Called after weigh, if the bytes fit
 -- returns  a verdict for each entry, the steps that write the taken ones into the queue, their indexes, whether to wake
---          verdict: taken | invalid (now a dead letter) | gone (absent or not due) | conflict (its id is live) |
+--          verdict: taken | invalid: <reason> (now a dead letter) | gone (absent or not due) | conflict (its id is live) |
 --          left (no room, a limit of the route, or the bytes of a call; the first entry may exceed these bytes)
 local function take(entries, weigh, read)
   local earliest = head(queue.pending)
@@ -93,7 +93,7 @@ local function take(entries, weigh, read)
       taken[#taken + 1] = i
       bodies[#bodies + 1], bodies[#bodies + 2] = entry.id, body
       if problem then
-        verdicts[i] = 'invalid'
+        verdicts[i] = 'invalid: ' .. problem
         bad[#bad + 1] = entry.id
         dead_scores[#dead_scores + 1], dead_scores[#dead_scores + 2] = whole(limits.now), entry.id
         texts[#texts + 1], texts[#texts + 2] = entry.id, failure(limits.now, 0, 'invalid: ' .. problem)

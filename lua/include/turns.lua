@@ -288,7 +288,8 @@ local function end_turns(steps, flow, turn, pending, millis, gone)
   insert(steps, first_slots)
 end
 
--- Adds the step that deletes the slots of idle flows: those that are over are equal to none. `in_use`: the flows of this claim.
+-- Adds the step that deletes the slots of idle flows: those that are over are equal to none. `in_use`: the flows of this
+-- claim.
 local function forget_idle(steps, flow, in_use, now)
   local found = redis.call('ZRANGEBYSCORE', flow.slots, '-inf', whole(now), 'WITHSCORES', 'LIMIT', '0', whole(MOST_IDLE))
   local used, idle, scores = {}, { 'ZREM', flow.slots }, {}

@@ -23,6 +23,7 @@ const MAX_NAMED: usize = 10;
 pub fn ids(mut given: Vec<String>) -> Result<Vec<String>, Failure> {
     if given.iter().any(|id| id == "-") {
         given.retain(|id| id != "-");
+        output::await_stdin("ids, one in each line,");
         let failed = |error: io::Error| Failure::Failed(format!("standard input: {error}"));
         let text = String::from_utf8(read_stdin().map_err(failed)?);
         let text = text.map_err(|_| Failure::Usage("standard input is not UTF-8".into()))?;

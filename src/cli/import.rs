@@ -48,11 +48,11 @@ pub struct ImportArguments {
 pub async fn run(session: &Session<'_>, arguments: ImportArguments) -> Result<(), Failure> {
     let file = arguments.file.filter(|path| path.as_os_str() != "-");
     let place = file.as_ref().map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
-    let input: Box<dyn BufRead> = match &file {
-        Some(path) => {
-            Box::new(BufReader::new(File::open(path).map_err(|error| Failure::Usage(format!("{place}: {error}")))?))
-        }
-        None => Box::new(io::stdin().lock()),
+    let input: Box<dyn BufRead> = if let Some(path) = &file {
+        Box::new(BufReader::new(File::open(path).map_err(|error| Failure::Usage(format!("{place}: {error}")))?))
+    } else {
+        output::await_stdin("messages as NDJSON");
+        Box::new(io::stdin().lock())
     };
     let mut import = Import {
         session,

@@ -59,6 +59,13 @@ pub fn note(text: impl Display) {
     }
 }
 
+/// Says on a terminal that the command waits for `what`.
+pub fn await_stdin(what: &str) {
+    if io::stdin().is_terminal() {
+        note(format_args!("waits for {what} on standard input: end it with Ctrl-D"));
+    }
+}
+
 /// The reply about a scheduled or moved message.
 ///
 /// # Errors

@@ -1,10 +1,6 @@
 //! `punctual schedule ROUTE`: schedules one message.
 
-use std::{
-    collections::BTreeMap,
-    io::{self, IsTerminal},
-    path::PathBuf,
-};
+use std::{collections::BTreeMap, path::PathBuf};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use clap::Args;
@@ -93,9 +89,7 @@ pub async fn run(session: &Session<'_>, arguments: ScheduleArguments) -> Result<
 
 /// Reads standard input. An empty one is refused: it is more often a mistake of a script than a payload.
 fn given_payload() -> Result<Vec<u8>, Failure> {
-    if io::stdin().is_terminal() {
-        output::note("waits for the payload on standard input: end it with Ctrl-D, or use --payload");
-    }
+    output::await_stdin("the payload (or use --payload)");
     let payload = read_stdin().map_err(|error| Failure::Failed(error.to_string()))?;
     if payload.is_empty() {
         return Err(Failure::Usage("standard input has no payload: for an empty one use --payload ''".into()));

@@ -10,7 +10,7 @@ use crate::{
     metrics,
     store::{
         Partition,
-        redis::{ExternalDue, ExternalEntry, ExternalPlace, MoveOutcome, PendingCapacity},
+        redis::{ExternalDue, ExternalEntry, ExternalPlace, MoveOutcome, MovedEntry, PendingCapacity},
     },
 };
 
@@ -30,12 +30,12 @@ impl Queue {
         via: &str,
         place: &ExternalPlace,
         entries: &[ExternalEntry],
-    ) -> Result<Vec<MoveOutcome>, QueueError> {
+    ) -> Result<Vec<MovedEntry>, QueueError> {
         let found = self.route(route)?;
         let take = async |partition: &Partition, part: Vec<ExternalEntry>| {
             let verdicts =
                 self.registry.when_open(|| self.store.take(partition, place, found.max_payload, &part)).await?;
-            let count = |wanted| verdicts.iter().filter(|verdict| **verdict == wanted).count() as u64;
+            let count = |wanted| verdicts.iter().filter(|one| one.outcome == wanted).count() as u64;
             metrics::scheduled(route, via, count(MoveOutcome::Taken));
             metrics::dead(route, DeadReason::Invalid, count(MoveOutcome::Invalid));
             Ok(verdicts)

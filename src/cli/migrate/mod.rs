@@ -89,7 +89,12 @@ pub async fn run(global: &Global, arguments: MigrateArguments) -> Result<(), Fai
 
 fn read(path: &Path) -> Result<Definitions, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::Usage(format!("{}: {error}", path.display()));
-    let text = if path == Path::new("-") { read_stdin() } else { std::fs::read(path) };
+    let text = if path == Path::new("-") {
+        output::await_stdin("the definitions");
+        read_stdin()
+    } else {
+        std::fs::read(path)
+    };
     Definitions::parse(&text.map_err(|error| failed(&error))?).map_err(|error| failed(&error))
 }
 

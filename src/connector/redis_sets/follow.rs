@@ -6,11 +6,12 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{RedisSets, naming::entry};
 use crate::{
+    incidents::Sample,
     message::MessageId,
     source::{Intake, Stopped},
     store::{
         WakeReason,
-        redis::{ExternalDue, ExternalEntry, MoveOutcome, PendingCapacity},
+        redis::{ExternalDue, ExternalEntry, MoveOutcome, MovedEntry, PendingCapacity},
     },
 };
 
@@ -108,7 +109,7 @@ impl RedisSets {
     async fn take(&self, intake: &Intake, due: ExternalDue) -> Result<TakeOutcome, Stopped> {
         let entries: Vec<_> = due.members.into_iter().map(|member| entry(&self.place, member, None)).collect();
         let verdicts = self.take_entries(intake, &entries).await?;
-        let of = |wanted| entries.iter().zip(&verdicts).filter(move |(_, verdict)| **verdict == wanted);
+        let of = |wanted| entries.iter().zip(&verdicts).filter(move |(_, one)| **one == wanted);
         let again: Vec<_> =
             of(MoveOutcome::Conflict).map(|(old, _)| entry(&self.place, old.member.clone(), Some(due.now))).collect();
         let mut left: Vec<MessageId> = of(MoveOutcome::Left).map(|(entry, _)| entry.id.clone()).collect();
@@ -133,12 +134,14 @@ impl RedisSets {
 
     async fn take_entries(&self, intake: &Intake, entries: &[ExternalEntry]) -> Result<Vec<MoveOutcome>, Stopped> {
         let take = || intake.queue().take(intake.route(), intake.name(), &self.place, entries);
-        let verdicts = intake.until_done(take).await?;
-        let count = |wanted| verdicts.iter().filter(|verdict| **verdict == wanted).count() as u64;
-        let (taken, invalid) = (count(MoveOutcome::Taken), count(MoveOutcome::Invalid));
-        intake.took(taken);
-        intake.took_invalid(invalid, None);
-        Ok(verdicts)
+        let moved = intake.until_done(take).await?;
+        let outcomes: Vec<_> = moved.iter().map(|one| one.outcome).collect();
+        intake.took(outcomes.iter().filter(|one| **one == MoveOutcome::Taken).count() as u64);
+        let sample = |(entry, one): (&ExternalEntry, MovedEntry)| {
+            one.error.map(|error| Sample { id: entry.id.to_string(), error })
+        };
+        intake.took_invalid(entries.iter().zip(moved).filter_map(sample));
+        Ok(outcomes)
     }
 }
 

@@ -166,8 +166,8 @@ impl Intake {
         }
         let (mut invalid, places): (Vec<_>, Vec<Places>) = invalid.into_iter().unzip();
         let sample =
-            invalid.first().map(|(message, error)| Sample { id: message.id.to_string(), error: error.clone() });
-        self.took_invalid(invalid.len() as u64, sample);
+            |(message, error): &(NewMessage, String)| Sample { id: message.id.to_string(), error: error.clone() };
+        self.took_invalid(invalid.iter().map(sample));
         // The due time of a dead letter is its arrival.
         for (message, _) in &mut invalid {
             message.due = Due::NOW;

@@ -32,11 +32,11 @@ impl Intake {
         }
     }
 
-    /// Records invalid messages, which are dead letters. `sample`: one of them.
-    pub fn took_invalid(&self, count: u64, sample: Option<Sample>) {
-        if count > 0 {
-            self.metrics.invalid.increment(count);
-            self.incidents.died(&self.route, DeadReason::Invalid, count, sample);
+    /// Records invalid messages, which are dead letters.
+    pub fn took_invalid(&self, messages: impl IntoIterator<Item = Sample>) {
+        for message in messages {
+            self.metrics.invalid.increment(1);
+            self.incidents.died(&self.route, DeadReason::Invalid, 1, Some(message));
         }
     }
 

@@ -74,6 +74,14 @@ pub enum MoveOutcome {
     Left,
 }
 
+/// The result of moving one entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MovedEntry {
+    pub outcome: MoveOutcome,
+    /// Why the message is invalid.
+    pub error: Option<String>,
+}
+
 /// Whether a partition takes due external messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PendingCapacity {
@@ -118,7 +126,7 @@ impl RedisStore {
         place: &ExternalPlace,
         max_payload: usize,
         batch: &[ExternalEntry],
-    ) -> Result<Vec<MoveOutcome>, StoreError> {
+    ) -> Result<Vec<MovedEntry>, StoreError> {
         let in_flight = self.pull(partition, batch.iter().map(|entry| &entry.id)).await?;
         if in_flight.is_empty() {
             return self.take_here(partition, place, max_payload, batch).await;
@@ -130,7 +138,8 @@ impl RedisStore {
         }
         .into_iter();
         let outcome = |entry: &ExternalEntry| {
-            if in_flight.contains_key(&entry.id) { Some(MoveOutcome::Conflict) } else { taken.next() }
+            let conflict = || MovedEntry { outcome: MoveOutcome::Conflict, error: None };
+            if in_flight.contains_key(&entry.id) { Some(conflict()) } else { taken.next() }
         };
         Ok(batch.iter().filter_map(outcome).collect())
     }
@@ -141,7 +150,7 @@ impl RedisStore {
         place: &ExternalPlace,
         max_payload: usize,
         batch: &[ExternalEntry],
-    ) -> Result<Vec<MoveOutcome>, StoreError> {
+    ) -> Result<Vec<MovedEntry>, StoreError> {
         let (own, route) = (self.keys(partition)?, self.route(&partition.route)?);
         let own_keys = vec![
             own.pending.as_str(),
@@ -194,15 +203,19 @@ impl RedisStore {
         let mut reply = Reply::from(reply);
         let mut verdicts = Vec::with_capacity(batch.len());
         while !reply.is_done() {
-            verdicts.push(match reply.text()?.as_str() {
-                "taken" => MoveOutcome::Taken,
-                "invalid" => MoveOutcome::Invalid,
-                "gone" => MoveOutcome::Gone,
-                "conflict" => MoveOutcome::Conflict,
-                _ => MoveOutcome::Left,
-            });
+            let text = reply.text()?;
+            let (outcome, error) = match text.as_str() {
+                "taken" => (MoveOutcome::Taken, None),
+                "gone" => (MoveOutcome::Gone, None),
+                "conflict" => (MoveOutcome::Conflict, None),
+                other => match other.strip_prefix("invalid: ") {
+                    Some(error) => (MoveOutcome::Invalid, Some(error.to_owned())),
+                    None => (MoveOutcome::Left, None),
+                },
+            };
+            verdicts.push(MovedEntry { outcome, error });
         }
-        if verdicts.contains(&MoveOutcome::Invalid) {
+        if verdicts.iter().any(|one| one.outcome == MoveOutcome::Invalid) {
             self.buried(partition);
         }
         Ok(verdicts)

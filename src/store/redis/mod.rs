@@ -33,7 +33,7 @@ mod writes;
 
 pub use dead::Evicted;
 pub use engine::MAX_ERROR_BYTES;
-pub use external::{ExternalDue, ExternalEntry, ExternalPlace, MoveOutcome, PendingCapacity};
+pub use external::{ExternalDue, ExternalEntry, ExternalPlace, MoveOutcome, MovedEntry, PendingCapacity};
 pub use keys::DelayQueueKeys;
 pub use read::{HORIZONS, Listed, PartitionForecast, PartitionStats};
 pub use repartition::{Carried, Moved};

@@ -27,7 +27,7 @@ const LATENESS_P99: u64 = 1000;
 pub struct World {
     pub redis: RedisServer,
     pub receiver: Receiver,
-    _punctual: Punctual,
+    punctual: Punctual,
     pub client: Client,
     pub raw: MultiplexedConnection,
 }
@@ -44,7 +44,7 @@ impl World {
         let receiver = Receiver::start();
         let punctual = Punctual::start_with(&configuration(&redis, &receiver, source), environment).await;
         let (client, raw) = (Client::of(&punctual), redis.connection().await);
-        Self { redis, receiver, _punctual: punctual, client, raw }
+        Self { redis, receiver, punctual, client, raw }
     }
 
     pub async fn add(&mut self, due: u64, member: &str) {
@@ -145,17 +145,18 @@ async fn details_arrive_as_an_object_and_missing_ones_are_a_dead_letter() {
     let mut pipe = redis::pipe();
     pipe.hset_multiple("task:abc123", &[("type", "mail"), ("to", "a@example.org")]).ignore();
     pipe.hset("task/2", "type", "\u{e9}").ignore();
+    pipe.set("task:text", "no hash").ignore();
     pipe.exec_async(&mut world.raw).await.expect("written");
-    for member in ["task:abc123", "task/2", "task:lost"] {
+    for member in ["task:abc123", "task/2", "task:lost", "task:text"] {
         world.add(wall_clock() + 300, member).await;
     }
     world.receiver.wait_for(2, PATIENCE).await;
     let stats = eventually("the dead letter", PATIENCE, async || {
         let stats = world.client.drained("web", PATIENCE).await;
-        (stats["dead"] == 1).then_some(stats)
+        (stats["dead"] == 2).then_some(stats)
     })
     .await;
-    assert_eq!(stats["dead"], 1);
+    assert_eq!(stats["dead"], 2);
     let body = |request: &Request| serde_json::from_slice::<Value>(&request.body).expect("JSON");
     let mut found: Vec<_> = world.receiver.requests().iter().map(|one| (one.id().to_owned(), body(one))).collect();
     found.sort_by_key(|one| one.0.clone());
@@ -166,12 +167,17 @@ async fn details_arrive_as_an_object_and_missing_ones_are_a_dead_letter() {
     );
     assert_eq!(found[1], ("task:abc123".into(), json!({ "type": "mail", "to": "a@example.org" })));
     let dead = world.client.call("GET", "/v1/routes/web/messages?state=dead", "").await.json;
-    let dead = &dead["messages"][0];
+    let dead = dead["messages"].as_array().unwrap().iter().find(|one| one["id"] == "task:lost").expect("listed");
     assert_eq!((&dead["id"], &dead["payload"]), (&json!("task:lost"), &json!("task:lost")));
     assert!(dead["last_error"].as_str().unwrap().starts_with("invalid: its details are missing"), "{dead}");
     let left: Vec<String> = redis::cmd("KEYS").arg("task*").query_async(&mut world.raw).await.unwrap();
-    assert_eq!((left.len(), world.count().await), (0, 0));
-    assert_eq!(world.client.metrics().await.sum("punctual_source_invalid_total", &[]), 1);
+    assert_eq!((left, world.count().await), (vec!["task:text".to_owned()], 0));
+    assert_eq!(world.client.metrics().await.sum("punctual_source_invalid_total", &[]), 2);
+    // Each kind at once, with an example.
+    let log = world.punctual.log();
+    for (id, problem) in [("task:lost", "its details are missing"), ("task:text", "its details are no hash")] {
+        assert!(log.lines().any(|line| line.contains(id) && line.contains(problem)), "{id}: {log}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

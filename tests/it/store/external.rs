@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use punctual::{
     message::Metadata,
-    store::redis::{DelayQueueKeys, ExternalEntry, ExternalPlace},
+    store::redis::{DelayQueueKeys, ExternalEntry, ExternalPlace, MoveOutcome, MovedEntry},
 };
 use redis::aio::MultiplexedConnection;
 
@@ -110,4 +110,8 @@ pub async fn write(connection: &mut MultiplexedConnection, scene: &str) {
         _ => return,
     }
     pipe.exec_async(connection).await.expect("the server answers");
+}
+
+pub fn outcomes(moved: Vec<MovedEntry>) -> Vec<MoveOutcome> {
+    moved.into_iter().map(|one| one.outcome).collect()
 }

@@ -16,7 +16,7 @@ use punctual::{
 
 use super::{
     bench::{Bench, MAX_PAYLOAD, id, store_of},
-    external::{self, entries, entry, place},
+    external::{self, entries, entry, outcomes, place},
     operation::ids,
     rows::{PREFIX, key},
     scene::{ROUTE, SOURCE, partition},
@@ -65,8 +65,8 @@ async fn an_emptied_redis_gets_the_routes_before_anything_is_taken() {
     redis::cmd("FLUSHALL").exec_async(&mut bench.raw).await.expect("flushed");
     external::write(&mut bench.raw, "take members").await;
     let batch = [entry("one", "one")];
-    let verdicts = bench.queue.take(ROUTE, "theirs", &place("take members"), &batch).await.expect("registered anew");
-    assert_eq!(verdicts, [Taken]);
+    let moved = bench.queue.take(ROUTE, "theirs", &place("take members"), &batch).await.expect("registered anew");
+    assert_eq!(outcomes(moved), [Taken]);
     let known: bool =
         redis::cmd("EXISTS").arg(format!("{PREFIX}:routes")).query_async(&mut bench.raw).await.expect("an answer");
     assert!(known);
@@ -80,8 +80,8 @@ async fn an_emptied_redis_gets_the_routes_before_anything_is_taken() {
     close(&mut bench).await;
     redis::cmd("ZADD").arg(&[SOURCE, "1", "two"]).exec_async(&mut bench.raw).await.expect("added");
     let batch = [entry("two", "two")];
-    let verdicts = bench.queue.take(ROUTE, "theirs", &place("take members"), &batch).await.expect("opened anew");
-    assert_eq!(verdicts, [Taken]);
+    let moved = bench.queue.take(ROUTE, "theirs", &place("take members"), &batch).await.expect("opened anew");
+    assert_eq!(outcomes(moved), [Taken]);
     close(&mut bench).await;
     let message = NewMessage {
         id: id("broken"),
@@ -226,5 +226,5 @@ async fn an_id_that_waits_anew_while_a_consumer_kept_it_too_long_is_taken() {
 
 async fn take(bench: &Bench, scene: &str, batch: &[ExternalEntry]) -> Vec<MoveOutcome> {
     let (store, place): (&RedisStore, ExternalPlace) = (&bench.store, place(scene));
-    store.take(&partition(), &place, MAX_PAYLOAD, batch).await.expect("the server answers")
+    outcomes(store.take(&partition(), &place, MAX_PAYLOAD, batch).await.expect("the server answers"))
 }

@@ -12,7 +12,7 @@ use punctual::{
 
 use super::{
     bench::Bench,
-    external::{self, MAX_PAYLOAD, entries, entry, place},
+    external::{self, MAX_PAYLOAD, entries, entry, outcomes, place},
     rows::{PREFIX, key},
     scene::{SOURCE, partition},
 };
@@ -128,10 +128,11 @@ async fn a_member_that_names_an_unrelated_hash_or_key_changes_nothing() {
     for prefix in ["task:", "", "{", "session"] {
         let place = ExternalPlace::Hashes { key: SOURCE.into(), unit: 1000, prefix: prefix.into() };
         let own = bench.store.take(&partition(), &place, MAX_PAYLOAD, &batch[..4]).await.expect("an answer");
+        let own = outcomes(own);
         assert!(matches!(own[..], [Invalid, Invalid, Invalid, Invalid] | [Gone, Gone, Gone, Gone]), "{own:?}");
     }
-    let verdicts = bench.store.take(&partition(), &place("take hashes"), MAX_PAYLOAD, &batch[4..]).await;
-    assert_eq!(verdicts.expect("an answer"), [Invalid, Invalid, Invalid]);
+    let moved = bench.store.take(&partition(), &place("take hashes"), MAX_PAYLOAD, &batch[4..]).await;
+    assert_eq!(outcomes(moved.expect("an answer")), [Invalid, Invalid, Invalid]);
     let after = bench.dump().await;
     for name in names.iter().filter(|name| **name != names[1]) {
         assert_eq!(before[name], after[name], "{name}");
@@ -290,7 +291,9 @@ async fn take(bench: &mut Bench, scene: &str) -> Vec<MoveOutcome> {
 }
 
 async fn take_all(bench: &mut Bench, place: &ExternalPlace, batch: &[ExternalEntry]) -> Vec<MoveOutcome> {
-    bench.store.take(&partition(), place, MAX_PAYLOAD, batch).await.expect("the server answers")
+    let moved = bench.store.take(&partition(), place, MAX_PAYLOAD, batch).await.expect("the server answers");
+    assert!(moved.iter().all(|one| one.error.is_some() == (one.outcome == Invalid)), "{moved:?}");
+    outcomes(moved)
 }
 
 fn message(rows: &punctual::store::memory::MemoryPartition, id: &str) -> StoredMessage {

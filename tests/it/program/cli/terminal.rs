@@ -97,6 +97,22 @@ async fn a_dead_letter_that_died_again_after_the_question_stays() {
 }
 
 #[tokio::test]
+async fn a_command_that_reads_standard_input_says_so_on_a_terminal() {
+    let scene = Scene::start().await;
+    scene.done(&["schedule", "web", "--id", "a", "--delay", "1h", "--payload", "x"]).await;
+    for (arguments, waits, input, shows) in [
+        ("cancel web - --yes", "waits for ids, one in each line, on standard input", "a\n", "cancelled"),
+        ("import web", "waits for messages as NDJSON on standard input", "", "no messages"),
+    ] {
+        let mut terminal = Terminal::run(&scene, arguments);
+        terminal.shows(waits).await;
+        terminal.types(&format!("{input}\u{4}")).await;
+        terminal.shows(shows).await;
+        terminal.code().await;
+    }
+}
+
+#[tokio::test]
 async fn the_reasons_of_dead_letters_fit_the_terminal() {
     let scene = Scene::start().await;
     scene.receiver.behave(Behaviour::Echo(422));
