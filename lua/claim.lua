@@ -10,7 +10,8 @@
 --        orphans, the id of the first orphan or an empty string, time in us of the last claim that took messages, or -1
 --        if this instance made it or there was none; messages that were parked for their flow; a string of three
 --        MessagePack arrays: the ids, their bodies, their scores in pending; then an array with three values for each
---        message that failed or crashed: index of its id (from 1), failures, 1 for a suspect, otherwise 0; then an
+--        message that failed or crashed: index of its id (from 1), failures, 0 | 1 (a suspect) | 2 (it
+--        crashed as often as a message does that dies); then an
 --        array with two values for each message that waited for its flow: index of its id, ms from its due time
 --
 -- A claim that took messages and is repeated with the same number returns them again: under the same lease, or under a
@@ -215,7 +216,7 @@ local rare = {}
 if next(tried) then
   for i, id in ipairs(ids) do
     local n, one = #rare, tried[id]
-    if one then rare[n + 1], rare[n + 2], rare[n + 3] = i, one[1], suspicion(tried, id) and 1 or 0 end
+    if one then rare[n + 1], rare[n + 2], rare[n + 3] = i, one[1], crash_class(tried, id) end
   end
 end
 local waits = {}

@@ -1,24 +1,30 @@
 -- include bytes commit fields layout scores wake
 -- Moves ids from a partition of the former number of partitions of a route to a partition of the present number.
 --
--- KEYS   route (pending unack messages attempts errors dead remembered records bytes)...; the first group is of the
+-- KEYS   route (pending unack messages attempts errors dead remembered records bytes schedules)...; the first group is of the
 --        partition that the ids leave, the second group and `route` are of the partition to which they belong
 -- ARGV   wake channel, required prefix of `route`, maximum bytes of bodies (the first one is moved at any size), ids
 -- reply  for each id: moved | absent | left (too many bytes) | in_flight (it must be settled first) | conflict (it is
 --        live in both partitions), then its due time in ms if it is in flight, otherwise 0; error
 --        `PUNCTUAL unregistered <text>`, nothing written, when the partition is not open
-local EACH, FIRST = 9, 4
+local EACH, FIRST = 10, 4
 local route = KEYS[1]
-local pending, unack, messages, attempts, errors, dead, remembered, records, bytes = unpack(KEYS, 2, EACH + 1)
-local to_pending, to_unack, to_messages, to_attempts, to_errors, to_dead, to_remembered, to_records, to_bytes =
+local pending, unack, messages, attempts, errors, dead, remembered, records, bytes, schedules =
+  unpack(KEYS, 2, EACH + 1)
+local to_pending, to_unack, to_messages, to_attempts, to_errors, to_dead, to_remembered, to_records, to_bytes, to_schedules =
   unpack(KEYS, EACH + 2)
 local channel, layout, max_bytes = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 local refusal = closed(route, layout)
 if refusal then return refusal end
 -- A key of a wrong type causes an error here, before the first write.
-for _, hash in ipairs({ messages, attempts, errors, records, to_messages, to_attempts, to_errors, to_records }) do
-  redis.call('HLEN', hash)
+local hashes = {
+  { attempts, to_attempts }, { errors, to_errors }, { records, to_records }, { schedules, to_schedules },
+  { messages, to_messages },
+}
+for _, pair in ipairs(hashes) do
+  redis.call('HLEN', pair[1])
+  redis.call('HLEN', pair[2])
 end
 redis.call('ZCARD', to_remembered)
 
@@ -81,8 +87,8 @@ carry(pending, to_pending, waits)
 carry(dead, to_dead, died)
 carry(remembered, to_remembered, ended)
 
-for _, hashes in ipairs({ { attempts, to_attempts }, { errors, to_errors }, { records, to_records }, { messages, to_messages } }) do
-  local values, there, set = redis.call('HMGET', hashes[1], unpack(names)), {}, {}
+for _, pair in ipairs(hashes) do
+  local values, there, set = redis.call('HMGET', pair[1], unpack(names)), {}, {}
   for n, id in ipairs(names) do
     if values[n] then
       there[#there + 1] = id
@@ -91,9 +97,9 @@ for _, hashes in ipairs({ { attempts, to_attempts }, { errors, to_errors }, { re
   end
   if #there > 0 then
     -- An earlier message of the id can have left values there.
-    local old = redis.call('HMGET', hashes[2], unpack(there))
-    add(steps, 'HSET', hashes[2], set, restore(hashes[2], there, old))
-    cleared[#cleared + 1] = { hashes[1], there, set }
+    local old = redis.call('HMGET', pair[2], unpack(there))
+    add(steps, 'HSET', pair[2], set, restore(pair[2], there, old))
+    cleared[#cleared + 1] = { pair[1], there, set }
   end
 end
 grow(steps, bytes, -grown)

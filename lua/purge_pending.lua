@@ -1,13 +1,14 @@
--- include bodies bytes clock commit flow remembered sizes wake
--- Cancels pending messages: the named ones, or all in order of due time. Messages in flight stay.
+-- include bodies bytes clock commit flow recurring remembered sizes wake
+-- Cancels pending messages: the named ones, or all in order of due time. Messages in flight and schedules stay.
 --
--- KEYS   pending messages attempts errors remembered records bytes [flow]
+-- KEYS   pending messages attempts errors remembered records bytes schedules [flow]
 -- ARGV   wake channel, time to remember the ids (ms), maximum number of remembered ids, limit (1 to 1000; any to
 --        count), 1 to count only, otherwise 0, then the ids (at most 1000), or none for all
 -- reply  number cancelled, or that would be; number of the other pending messages among those asked for
-local pending, messages, attempts, errors, remembered, records, bytes = unpack(KEYS)
-local channel, keep, max, limit, is_dry = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5] == '1'
-local flow = flow_keys(KEYS, 8)
+local pending, messages, attempts, errors, remembered, records, bytes, schedules = unpack(KEYS)
+local channel, keep, max = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local limit, is_dry = tonumber(ARGV[4]), ARGV[5] == '1'
+local flow = flow_keys(KEYS, 9)
 local FIRST = 6
 
 local cancelled, scores, back, rest = {}, {}, { 'ZADD', pending }, 0
@@ -27,14 +28,21 @@ if #ARGV >= FIRST then
   end
   if is_dry then return { #cancelled, rest } end
 else
-  local waiting = redis.call('ZCARD', pending)
+  -- A schedule that is in flight is not among those that wait, so the number can be too small for a moment.
+  local waiting = math.max(0, redis.call('ZCARD', pending) - redis.call('HLEN', schedules))
   if is_dry then return { math.min(limit, waiting), math.max(0, waiting - limit) } end
-  local found = redis.call('ZRANGE', pending, 0, limit - 1, 'WITHSCORES')
-  for i = 1, #found, 2 do
-    cancelled[#cancelled + 1], scores[#scores + 1] = found[i], found[i + 1]
-    back[#back + 1], back[#back + 2] = found[i + 1], found[i]
-  end
-  rest = waiting - #cancelled
+  local seen = 0
+  repeat
+    local found = redis.call('ZRANGE', pending, seen, seen + limit - 1, 'WITHSCORES')
+    for i = 1, #found, 2 do
+      if #cancelled < limit and not is_schedule(found[i]) then
+        cancelled[#cancelled + 1], scores[#scores + 1] = found[i], found[i + 1]
+        back[#back + 1], back[#back + 2] = found[i + 1], found[i]
+      end
+    end
+    seen = seen + limit
+  until #cancelled == limit or #found < 2 * limit
+  rest = #cancelled == limit and math.max(0, waiting - limit) or 0
 end
 
 local steps = {}

@@ -1,5 +1,6 @@
--- include attempts bytes clock commit failures fields flow scores sizes wake
--- Recovers expired leases: each counts as a crash. The message becomes pending again, or dead after the last crash.
+-- include attempts bytes clock commit failures fields flow recurring scores sizes wake
+-- Recovers expired leases: each counts as a crash. The message becomes pending again, or dead after the last crash. A
+-- schedule never dies: the instance that claims it next ends its occurrence.
 --
 -- KEYS   pending unack messages attempts errors dead bytes [flow]
 -- ARGV   wake channel, limit (1 to 1000), 1 if the flows are ordered, otherwise 0
@@ -28,7 +29,7 @@ for i, id in ipairs(ids) do
   back[#back + 1], back[#back + 2] = deadline, id
   local failures, crashes = counts(old[i])
   crashes = crashes + 1
-  if crashes >= MAX_CRASHES then
+  if crashes >= MAX_CRASHES and not is_schedule(id) then
     buried[#buried + 1] = id
     dead_scores[#dead_scores + 1], dead_scores[#dead_scores + 2] = whole(math.floor(now / 1000)), id
     local text = 'crash: ' .. crashes .. ' leases expired, the last ones alone'

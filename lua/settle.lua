@@ -1,19 +1,20 @@
--- include attempts bytes clock commit completion failures fields flow leases members rates scores sizes wake
+-- include attempts bytes clock commit completion failures fields flow leases members rates recurring scores sizes wake
 -- Settles claims: each message is completed, pending again, or dead.
 --
--- KEYS   pending unack messages attempts errors dead remembered records bytes [flow]
+-- KEYS   pending unack messages attempts errors dead remembered records bytes schedules [flow]
 -- ARGV   wake channel, time to remember an acknowledged id (ms), maximum number of remembered ids, settings of the
 --        flows ("": none; see rates.lua), then groups of leases with the same token and end: token, number of leases,
 --        bytes of their bodies, their end: ack | retry, delay ms, error, hold | bury, 1 if the attempt counts,
---        otherwise 0, "<reason>: <error>" | release, score | defer, pause ms, hold; then the ids
+--        otherwise 0, "<reason>: <error>" | release, score | defer, pause ms, hold | plan (recurring.lua), revision,
+--        occurrence ms, score, missed occurrences before it; then the ids
 --        hold: ms for which no other message of the flow leaves, "" for none, "unsent" if the message was not sent
 -- reply  a string with a character for each lease: 1 done | 0 stale
 --
 -- A settlement, also a stale one, proves that its claim did not crash: it resets the crashes of the message.
-local pending, unack, messages, attempts, errors, dead, remembered, records, bytes = unpack(KEYS)
+local pending, unack, messages, attempts, errors, dead, remembered, records, bytes, schedules = unpack(KEYS)
 local channel, keep, max = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local flow, settings = flow_keys(KEYS, 10), ARGV[4] ~= '' and flow_settings(ARGV[4])
-local ARGUMENTS = { ack = 0, retry = 3, bury = 2, release = 1, defer = 2 }
+local flow, settings = flow_keys(KEYS, 11), ARGV[4] ~= '' and flow_settings(ARGV[4])
+local ARGUMENTS = { ack = 0, retry = 3, bury = 2, release = 1, defer = 2, plan = 4 }
 
 -- Adds the steps that set the failures of ids and reset their crashes. An id without failures has no field after that.
 local function count(steps, attempts, ids, failures, old)
@@ -39,7 +40,7 @@ local has_attempts = redis.call('EXISTS', attempts) == 1
 local reply, seen, left = {}, {}, 0
 -- Collected from the messages that are settled.
 local moved, ranges, tokens, moves = {}, {}, {}, { 'ZREM', unack }
-local completed, waiting, buried = {}, {}, {}
+local completed, waiting, buried, occurrences = {}, {}, {}, {}
 local dues, deaths, texts, named = { 'ZADD', pending }, { 'ZADD', dead }, { 'HSET', errors }, {}
 local counted, failures, old = {}, {}, {}
 local stale, earliest_due = {}, math.huge
@@ -84,7 +85,10 @@ while at < #ARGV do
       done = done + 1
       moved[done] = id
       if not all then moves[#moves + 1], tokens[#tokens + 1] = id, token end
-      if how == 'ack' then
+      if how == 'plan' or (is_schedule(id) and (how == 'ack' or how == 'bury')) then
+        occurrences[#occurrences + 1] = { id, how, place }
+        unsent[id] = how == 'plan'
+      elseif how == 'ack' then
         completed[#completed + 1] = id
       else
         settle(id, how, place, values[i])
@@ -100,7 +104,7 @@ while at < #ARGV do
       stale[#stale + 1] = { id, values[i] }
     end
   end
-  if how == 'ack' or how == 'bury' then
+  if how == 'ack' or how == 'bury' or how == 'plan' then
     left = left + (done - first == number and size or sizes(messages, { unpack(moved, first + 1) }))
   end
 end
@@ -115,7 +119,6 @@ end
 
 -- This also checks the type, and costs less than reading the head.
 local wake_up = redis.call('ZCARD', pending) == 0
-if not wake_up and #waiting > 0 then wake_up = earliest_due < head(pending) end
 -- A write that needs no memory comes first: at maxmemory Redis refuses only the first write of a script, and settling
 -- must work.
 local steps = {}
@@ -124,6 +127,25 @@ insert(steps, dues)
 insert(steps, deaths)
 count(steps, attempts, counted, failures, old)
 if #named > 0 then put(steps, texts, redis.call('HMGET', errors, unpack(named))) end
+local again, again_flows = {}, {}
+local keys = { pending = pending, messages = messages, attempts = attempts, errors = errors, schedules = schedules }
+for _, one in ipairs(occurrences) do
+  local id, how, place = unpack(one)
+  local run, plan = ended(how == 'ack' and 'd' or 'x', now), nil
+  if how == 'plan' then
+    local revision, due, score, missed = unpack(ARGV, place, place + 3)
+    plan = { revision = revision, due = tonumber(due), score = tonumber(score) }
+    run = missed ~= '0' and function() return string.format('m%.0f+%s', now, missed) end
+  end
+  local score, size, name = recur(steps, keys, id, now, run, plan)
+  if score then
+    again[#again + 1], again_flows[#again_flows + 1] = id, name
+    left = left - size
+    earliest_due = math.min(earliest_due, score)
+  else
+    completed[#completed + 1] = id
+  end
+end
 grow(steps, bytes, -left)
 local is_open = false
 if flow and done > 0 then
@@ -136,10 +158,12 @@ if flow and done > 0 then
   end
   is_open = depart(steps, flow, leaving, {}, leaving_values, now)
   shift_slots(steps, flow, settings, back, hold, now * 1000)
+  number_flows(steps, flow, again, again_flows)
   forget(steps, flow, completed)
 end
 complete(steps, remembered, records, attempts, errors, messages, completed, keep, max)
+if not wake_up and earliest_due < math.huge then wake_up = earliest_due < head(pending) end
 local failed = commit(steps)
 if failed then return failed end
-if (wake_up and #waiting > 0) or is_open then wake(channel) end
+if (wake_up and earliest_due < math.huge) or is_open then wake(channel) end
 return { table.concat(reply) }

@@ -1,14 +1,14 @@
--- include bytes clock commit completion flow leases sizes wake
+-- include bytes clock commit completion flow leases recurring scores sizes wake
 -- Delivers messages to lists on this Redis, exactly once: pushed and completed in one script.
 --
--- KEYS   unack messages attempts errors remembered records bytes list... [flow]
+-- KEYS   pending unack messages attempts errors remembered records bytes schedules list... [flow]
 -- ARGV   wake channel, time to remember an id (ms), maximum number of remembered ids, number of lists, then groups of
 --        leases with the same token and list: token, number of the list (from 1), number of leases, bytes of their
 --        bodies, the ids, the values
 -- reply  a string with a character for each lease: 1 done | 0 stale | 2 still claimed, because the key is not a list;
 --        then the type of the key for each 2
-local BEFORE_LISTS = 7
-local unack, messages, attempts, errors, remembered, records, bytes = unpack(KEYS, 1, BEFORE_LISTS)
+local BEFORE_LISTS = 9
+local pending, unack, messages, attempts, errors, remembered, records, bytes, schedules = unpack(KEYS, 1, BEFORE_LISTS)
 local channel, keep, max, lists = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local flow = flow_keys(KEYS, BEFORE_LISTS + lists + 1)
 
@@ -17,7 +17,7 @@ for n = BEFORE_LISTS + 1, BEFORE_LISTS + lists do
   kinds[n], pushes[n] = redis.call('TYPE', KEYS[n]).ok, { 'RPUSH', KEYS[n] }
 end
 local reply, refused, seen, left = {}, {}, {}, 0
-local completed, ranges, tokens, moves = {}, {}, {}, { 'ZREM', unack }
+local moved, completed, occurrences, ranges, tokens, moves = {}, {}, {}, {}, {}, { 'ZREM', unack }
 local at, done = 5, 0
 while at < #ARGV do
   local token, n, count = ARGV[at], BEFORE_LISTS + tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
@@ -31,7 +31,9 @@ while at < #ARGV do
     if reply[before + i] == '1' then
       if takes then
         done, pushed = done + 1, pushed + 1
-        completed[done], push[pushed] = ids[i], ARGV[at + 3 + count + i]
+        moved[done], push[pushed] = ids[i], ARGV[at + 3 + count + i]
+        local kept = is_schedule(ids[i]) and occurrences or completed
+        kept[#kept + 1] = ids[i]
         if not all then moves[#moves + 1], tokens[#tokens + 1] = ids[i], token end
       else
         reply[before + i], refused[#refused + 1] = '2', kind
@@ -41,7 +43,7 @@ while at < #ARGV do
   if done - first == count then
     left = left + size
   else
-    left = left + sizes(messages, { unpack(completed, first + 1) })
+    left = left + sizes(messages, { unpack(moved, first + 1) })
   end
   at = at + 4 + 2 * count
 end
@@ -51,8 +53,30 @@ end_leases(steps, unack, ranges, moves, tokens)
 for n = BEFORE_LISTS + 1, BEFORE_LISTS + lists do
   write(steps, pushes[n], { { 'LTRIM', KEYS[n], 0, -(#pushes[n] - 1) } })
 end
+local is_open = false
+local again, again_flows, earliest_due = {}, {}, math.huge
+if #occurrences > 0 then
+  local now = math.floor(clock() / 1000)
+  local keys = { pending = pending, messages = messages, attempts = attempts, errors = errors, schedules = schedules }
+  for _, id in ipairs(occurrences) do
+    local score, size, name = recur(steps, keys, id, now, ended('d', now))
+    if score then
+      again[#again + 1], again_flows[#again_flows + 1] = id, name
+      left = left - size
+      earliest_due = math.min(earliest_due, score)
+    else
+      completed[#completed + 1] = id
+    end
+  end
+  is_open = earliest_due < (head(pending) or math.huge)
+end
 grow(steps, bytes, -left)
-local is_open = flow and conclude(steps, flow, completed, {}, math.floor(clock() / 1000))
+if flow and done > 0 then
+  local now = math.floor(clock() / 1000)
+  is_open = depart(steps, flow, moved, {}, redis.call('HMGET', flow.flows, unpack(moved)), now) or is_open
+  number_flows(steps, flow, again, again_flows)
+  forget(steps, flow, completed)
+end
 complete(steps, remembered, records, attempts, errors, messages, completed, keep, max)
 local failed = commit(steps)
 if failed then return failed end

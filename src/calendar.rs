@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use jiff::{
     Timestamp, ToSpan, Zoned,
     civil::{Date, DateTime},
-    tz::TimeZone,
+    tz::{TimeZone, db},
 };
 
 /// Minutes of a day.
@@ -44,6 +44,26 @@ pub struct Span {
     pub since: Option<u64>,
     /// The next closing or opening, in milliseconds since the epoch. `None`: not within two weeks, if ever.
     pub until: Option<u64>,
+}
+
+/// The time zone of an IANA name, from the bundled database.
+///
+/// # Errors
+/// The error text, with a similar name if there is one.
+pub fn zone(text: &str) -> Result<TimeZone, String> {
+    // `Factory` is the zone of a computer that was not set up.
+    if let Ok(zone) = TimeZone::get(text)
+        && !zone.is_unknown()
+        && !text.eq_ignore_ascii_case("Factory")
+    {
+        return Ok(zone);
+    }
+    let near = db().available().map(|name| (strsim::osa_distance(text, name.as_str()), name.to_string()));
+    let hint = match near.min() {
+        Some((slips, name)) if slips * 3 <= text.len() => format!(": did you mean `{name}`?"),
+        _ => ", such as Europe/Berlin".to_owned(),
+    };
+    Err(format!("`{}` is not the IANA name of a time zone{hint}", text.escape_debug()))
 }
 
 impl Window {

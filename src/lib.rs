@@ -40,6 +40,8 @@ pub mod metrics;
 #[doc(hidden)]
 pub mod queue;
 #[doc(hidden)]
+pub mod recurrence;
+#[doc(hidden)]
 pub mod retry;
 #[doc(hidden)]
 pub mod scheduler;

@@ -5,6 +5,7 @@
 local SUSPECT_CRASHES = 2
 -- Crashes after which a suspect is claimed alone. With fewer it is claimed in a group of suspects.
 local ALONE_CRASHES = 3
+local FATAL_CRASHES = 5
 -- Time in ms between the new due times of groups of deferred suspects.
 local SPACING = 20
 -- Scores and times in ms are less than this.
@@ -40,6 +41,13 @@ end
 local function suspicion(tried, id)
   local crashes = tried[id] and tried[id][2] or 0
   return crashes >= SUSPECT_CRASHES and crashes or nil
+end
+
+-- What a claim tells of the crashes of a message. recover.lua makes others than schedules dead before they are of the
+-- last class.
+local function crash_class(tried, id)
+  local crashes = suspicion(tried, id) or 0
+  return crashes >= FATAL_CRASHES and 2 or crashes > 0 and 1 or 0
 end
 
 -- The first suspects among due messages and their scores: up to `company`, or one that must be claimed alone.

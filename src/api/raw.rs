@@ -135,6 +135,7 @@ impl RawQuery {
             properties: None,
             origin: None,
             max_attempts: max_attempts.and_then(|number| mistakes.read("max_attempts", number)),
+            recurring: None,
             expires_at: expires_at.map(UnixMillis::get),
         };
         mistakes.errors.extend(metadata.mistakes().map(|(field, text)| FieldError::new(field, text)));

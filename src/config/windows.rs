@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use jiff::tz::{TimeZone, db};
+use jiff::tz::TimeZone;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer,
@@ -13,7 +13,7 @@ use serde::{
 };
 
 use super::{shared::parsed, value::List};
-use crate::calendar::{Calendar, DAY, Window};
+use crate::calendar::{self, Calendar, DAY, Window};
 
 const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 
@@ -165,19 +165,7 @@ fn time_of_day(text: &str) -> Result<TimeOfDay, String> {
 }
 
 fn zone(text: &str) -> Result<Zone, String> {
-    // `Factory` is the zone of a computer that was not set up.
-    if let Ok(zone) = TimeZone::get(text)
-        && !zone.is_unknown()
-        && !text.eq_ignore_ascii_case("Factory")
-    {
-        return Ok(Zone(zone));
-    }
-    let near = db().available().map(|name| (strsim::osa_distance(text, name.as_str()), name.to_string()));
-    let hint = match near.min() {
-        Some((slips, name)) if slips * 3 <= text.len() => format!(": did you mean `{name}`?"),
-        _ => ", such as Europe/Berlin".to_owned(),
-    };
-    Err(format!("`{}` is not the IANA name of a time zone{hint}", text.escape_debug()))
+    calendar::zone(text).map(Zone)
 }
 
 #[cfg(test)]

@@ -21,12 +21,14 @@ const ORIGIN: u8 = 7;
 /// Name, then type and value as JSON; once for each header.
 const TYPED_HEADER: u8 = 8;
 const FLOW: u8 = 9;
+const RECURRING: u8 = 10;
 /// Tags of common content types.
 const CONTENT_TYPES: [(u8, &str); 3] =
     [(16, "application/json"), (17, "text/plain; charset=utf-8"), (18, "application/octet-stream")];
 
 pub fn write(metadata: &Metadata, out: &mut BytesMut) {
-    let Metadata { headers, key, flow, content_type, properties, origin, max_attempts, expires_at: _ } = metadata;
+    let Metadata { headers, key, flow, content_type, properties, origin, max_attempts, expires_at: _, recurring } =
+        metadata;
     if let Some(content_type) = content_type {
         match CONTENT_TYPES.iter().find(|(_, known)| known == content_type) {
             Some((tag, _)) => out.put_u8(*tag),
@@ -59,6 +61,9 @@ pub fn write(metadata: &Metadata, out: &mut BytesMut) {
     if let Some(origin) = origin {
         write_text(ORIGIN, &serde_json::to_vec(origin).unwrap_or_else(json), out);
     }
+    if let Some(recurring) = recurring {
+        write_text(RECURRING, &serde_json::to_vec(recurring).unwrap_or_else(json), out);
+    }
     out.put_u8(END);
 }
 
@@ -79,6 +84,7 @@ pub fn read(from: &mut Bytes) -> Option<Metadata> {
             }
             MAX_ATTEMPTS => metadata.max_attempts = Some(read_number(from)?.try_into().ok()?),
             PROPERTIES => metadata.properties = Some(serde_json::from_slice(&read_bytes(from)?).ok()?),
+            RECURRING => metadata.recurring = Some(serde_json::from_slice(&read_bytes(from)?).ok()?),
             ORIGIN => metadata.origin = Some(serde_json::from_slice(&read_bytes(from)?).ok()?),
             tag => {
                 let (_, known) = CONTENT_TYPES.iter().find(|(one, _)| *one == tag)?;
@@ -128,7 +134,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{super::headers::tests::any_headers, *};
-    use crate::message::{Origin, Properties};
+    use crate::{
+        message::{Origin, Properties, Recurring},
+        recurrence::Rule,
+    };
 
     fn written(metadata: &Metadata) -> Bytes {
         let mut out = BytesMut::new();
@@ -147,6 +156,7 @@ mod tests {
             origin: Some(Origin { id: Some("a b".into()), ..Origin::default() }.into()),
             max_attempts: Some(u32::MAX),
             expires_at: None,
+            recurring: Some(Recurring { revision: "1".into(), rule: Rule::default(), expires_after: Some(7) }.into()),
         };
         for metadata in [metadata, Metadata::default()] {
             let mut stored = BytesMut::from(&written(&metadata)[..]);

@@ -17,6 +17,7 @@ pub use self::{
     origin::Origin,
     properties::Properties,
     record::{Cancellation, LogRecord},
+    recurring::{DeadOccurrence, MAX_SCHEDULE_BYTES, Recurring, as_occurrence, occurrence_id},
     typed::{MAX_DEPTH, TypeFault, TypedValue, too_deep},
 };
 use crate::time::{Due, UnixMillis};
@@ -34,6 +35,7 @@ mod limits;
 mod origin;
 mod properties;
 mod record;
+mod recurring;
 mod typed;
 
 /// Maximum number of partitions of a route: each costs a task and one poll of Redis per `max_sleep`.
@@ -122,6 +124,9 @@ pub struct Metadata {
     /// (`codec`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<u64>,
+    /// Only of the message of a schedule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recurring: Option<Box<Recurring>>,
 }
 
 impl Metadata {

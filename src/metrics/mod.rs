@@ -46,6 +46,9 @@ const STORED: &str = "punctual_stored_bytes";
 const FLOW_WAITING: &str = "punctual_flow_waiting_messages";
 const FLOW_KEYS: &str = "punctual_flow_keys";
 pub const FLOW_WAIT: &str = "punctual_flow_wait_seconds";
+const SCHEDULE_RUNS: &str = "punctual_schedule_runs_total";
+const SCHEDULE_NEXT: &str = "punctual_schedule_next_timestamp_seconds";
+const SCHEDULE_DELIVERED: &str = "punctual_schedule_last_delivered_timestamp_seconds";
 const LIMIT_USED: &str = "punctual_limit_used_ratio";
 const SINK_UP: &str = "punctual_sink_up";
 const SINK_ATTEMPTS: &str = "punctual_sink_attempts_total";
@@ -139,6 +142,9 @@ pub fn describe() {
     describe_gauge!(RETRYING, "Messages waiting or claimed that failed or crashed before");
     describe_gauge!(PAUSED, "1 while the route is paused, else 0");
     describe_gauge!(DUE_WITHIN, "Messages waiting that come due within the horizon, overdue ones included");
+    describe_counter!(SCHEDULE_RUNS, "Occurrences of a schedule that ended on this instance, by result");
+    describe_gauge!(SCHEDULE_NEXT, "Next occurrence of a schedule, as this instance planned or read it last");
+    describe_gauge!(SCHEDULE_DELIVERED, "Latest delivery of an occurrence by this instance");
     describe_gauge!(FLOW_WAITING, "Due messages that wait for their flow; only of routes with flows");
     describe_gauge!(FLOW_KEYS, "Flows for which messages wait; only of routes with flows");
     describe_histogram!(FLOW_WAIT, "Time from the due time of a message to the time at which its flow let it leave");
@@ -288,6 +294,41 @@ pub fn queue(route: &str, gauges: QueueGauges) {
     for (limit, used) in gauges.limits_used.into_iter().filter_map(|(limit, used)| Some((limit, used?))) {
         gauge!(LIMIT_USED, "route" => route.to_owned(), "limit" => limit).set(used);
     }
+}
+
+/// Starts the counters of a schedule at 0.
+pub fn begin_schedule(schedule: &str) {
+    for result in ["delivered", "dead", "missed"] {
+        schedule_runs(schedule, result, 0);
+    }
+}
+
+fn schedule_runs(schedule: &str, result: &'static str, count: u64) {
+    counter!(SCHEDULE_RUNS, "schedule" => schedule.to_owned(), "result" => result).increment(count);
+}
+
+/// `at`: milliseconds since the epoch.
+pub fn schedule_delivered(schedule: &str, at: u64) {
+    schedule_runs(schedule, "delivered", 1);
+    set_time(SCHEDULE_DELIVERED, schedule, Some(at));
+}
+
+pub fn schedule_dead(schedule: &str) {
+    schedule_runs(schedule, "dead", 1);
+}
+
+pub fn schedule_missed(schedule: &str, count: u64) {
+    schedule_runs(schedule, "missed", count);
+}
+
+/// `at`: milliseconds since the epoch; `None`: it has ended, is paused or was deleted. The page leaves out such samples.
+pub fn schedule_next(schedule: &str, at: Option<u64>) {
+    set_time(SCHEDULE_NEXT, schedule, at);
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+fn set_time(name: &'static str, schedule: &str, at: Option<u64>) {
+    gauge!(name, "schedule" => schedule.to_owned()).set(at.map_or(f64::NAN, |at| at as f64 / 1000.0));
 }
 
 /// Memory of the fullest server, in bytes. `max`: `None` without a maxmemory.

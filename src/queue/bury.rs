@@ -28,7 +28,8 @@ impl Queue {
         let bury = async |partition: &Partition, part: Vec<(NewMessage, String)>| {
             let mut taken = Vec::with_capacity(part.len());
             for batch in batches(&part) {
-                let of_batch = self.registry.when_open(|| self.store.bury(partition, batch)).await?;
+                let of_batch =
+                    self.registry.when_open(|| self.store.bury(partition, DeadReason::Invalid, batch)).await?;
                 metrics::dead(route, DeadReason::Invalid, of_batch.iter().filter(|taken| **taken).count() as u64);
                 taken.extend(of_batch);
             }

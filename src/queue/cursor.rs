@@ -16,7 +16,7 @@ pub fn decode(cursor: &str) -> Result<(u64, MessageId), QueueError> {
         let bytes = URL_SAFE_NO_PAD.decode(cursor).ok()?;
         let text = String::from_utf8(bytes).ok()?;
         let (score, id) = text.split_once(' ')?;
-        Some((score.parse().ok()?, MessageId::parse(id).ok()?))
+        Some((score.parse().ok()?, MessageId::stored(id).ok()?))
     };
     parse().ok_or_else(|| QueueError::Invalid("the cursor is not one that a listing gave out".into()))
 }
@@ -37,7 +37,7 @@ pub fn decode_bulk(cursor: &str) -> Result<(u16, DeadProgress), QueueError> {
         let (partition, until, place) = match parts[..] {
             [partition, until] => (partition, until, None),
             [partition, until, score, id] => {
-                (partition, until, Some((score.parse().ok()?, MessageId::parse(id).ok()?)))
+                (partition, until, Some((score.parse().ok()?, MessageId::stored(id).ok()?)))
             }
             _ => return None,
         };

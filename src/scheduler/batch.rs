@@ -12,6 +12,7 @@ use super::{
     attempt::{Attempt, Batch, read},
     crowd::CrowdShare,
     held::Held,
+    recurring::occurrence,
     route::Target,
 };
 use crate::{
@@ -73,6 +74,7 @@ impl Batch {
             return Err(held.given_back());
         }
         let message = read(&self.route, &self.clock, &claimed.body)?;
+        let message = occurrence(&claimed, message, self.clock.at(Instant::now()) / 1000)?;
         if let Some(flow_wait) = &self.route.metrics.flow_wait {
             flow_wait.record(claimed.waited.as_secs_f64());
         }

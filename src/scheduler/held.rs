@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
 use super::{breaker::SinkPermit, budget::Reservation};
@@ -18,6 +19,8 @@ pub struct Held {
     pub permits: Permits,
     /// For a suspect: the permission to have suspects in flight. One claim of a process has it at a time.
     pub suspects: Option<Arc<OwnedSemaphorePermit>>,
+    /// The stored body of the message of a schedule, for its dead letter.
+    pub occurrence: Option<Bytes>,
 }
 
 /// The permits of a message: of its sink, and of its route's budget.

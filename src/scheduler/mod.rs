@@ -22,6 +22,7 @@ mod decide;
 mod held;
 mod opening;
 mod pace;
+mod recurring;
 mod route;
 mod settler;
 mod sharing;

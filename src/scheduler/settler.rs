@@ -7,6 +7,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use bytes::Bytes;
 use tokio::{
     sync::{
         OwnedSemaphorePermit,
@@ -19,13 +20,14 @@ use tokio::{
 use super::{
     budget::GATHER_WAIT,
     held::{Held, Permits},
+    recurring::{self, dead_occurrence},
     route::ActiveRoute,
     store_backoff::{StoreBackoff, is_outage},
     unanswered::{Unanswered, UnansweredGuard},
 };
 use crate::{
     incidents::Sample,
-    store::{ClaimEnd, Lease, Partition, Settled, Settlement, StoreError},
+    store::{ClaimEnd, Lease, Partition, Settled, Settlement, Store, StoreError},
 };
 
 /// Maximum messages of one call; the store takes up to 1000.
@@ -50,6 +52,8 @@ pub struct Settler {
 struct Item {
     lease: Lease,
     lease_ends: Instant,
+    /// The stored body of the message of a schedule, until its dead letter is stored.
+    occurrence: Option<Bytes>,
     /// `None` once freed.
     permits: Option<Permits>,
     /// Kept until the store has answered.
@@ -102,9 +106,9 @@ impl Settler {
 
     /// Like `settle`; `detail` is stored with the error of `end`, and never logged.
     pub fn settle_with(&self, held: Held, end: ClaimEnd, detail: Option<String>) {
-        let Held { lease, lease_ends, permits, suspects, .. } = held;
-        let item =
-            Item { lease, lease_ends, permits: Some(permits), _suspects: suspects, end, detail, repeated: false };
+        let Held { lease, lease_ends, permits, suspects, occurrence, .. } = held;
+        let permits = Some(permits);
+        let item = Item { lease, lease_ends, occurrence, permits, _suspects: suspects, end, detail, repeated: false };
         // The task has ended only after an abort; the message returns when its lease expires.
         let _ = self.sender.send(item);
     }
@@ -200,10 +204,10 @@ impl SettleTask {
         if self.mark.is_none() && !self.refused {
             Permits::release(items.iter_mut().filter_map(|item| item.permits.take()));
         }
-        let answer = if settlements.len() < self.enough && !stands_still {
-            store.settle(partition, &settlements).await
-        } else {
-            store.settle_alone(partition, &settlements).await
+        let answer = match bury_occurrences(&**store, partition, &mut items).await {
+            Err(error) => Err(error),
+            Ok(()) if settlements.len() < self.enough && !stands_still => store.settle(partition, &settlements).await,
+            Ok(()) => store.settle_alone(partition, &settlements).await,
         };
         let error = match answer {
             Ok(verdicts) => {
@@ -231,12 +235,16 @@ impl SettleTask {
 
     fn count(&self, settled: &[Item], verdicts: &[Settled]) {
         let metrics = &self.route.metrics;
+        let now = jiff::Timestamp::now().as_millisecond();
+        let now = u64::try_from(now).unwrap_or(0);
         for (Item { lease, lease_ends, end, repeated, .. }, verdict) in settled.iter().zip(verdicts) {
             if !took_effect(*verdict, *lease_ends, *repeated) {
                 metrics.stale(end.name(), 1);
                 continue;
             }
+            recurring::count(&lease.id, end, now);
             match end {
+                ClaimEnd::Plan(_) => {}
                 ClaimEnd::Ack => metrics.delivered.increment(1),
                 ClaimEnd::Retry { .. } => metrics.retried.increment(1),
                 ClaimEnd::Bury { reason, error } => {
@@ -247,6 +255,19 @@ impl SettleTask {
             }
         }
     }
+}
+
+/// Stores the occurrences of schedules that died. Repeated with the same occurrence, it stores it once.
+async fn bury_occurrences(store: &dyn Store, partition: &Partition, items: &mut [Item]) -> Result<(), StoreError> {
+    for item in items {
+        let ClaimEnd::Bury { reason, .. } = &item.end else { continue };
+        let (Some(body), ClaimEnd::Bury { error, .. }) = (&item.occurrence, item.stored_end()) else { continue };
+        if let Some(occurrence) = dead_occurrence(&item.lease.id, body) {
+            store.bury_occurrence(partition, &occurrence, *reason, &error).await?;
+        }
+        item.occurrence = None;
+    }
+    Ok(())
 }
 
 fn by_kind(items: Vec<Item>) -> Vec<Vec<Item>> {

@@ -76,6 +76,8 @@ mod tests {
     /// A reply at 10 s on the clock of the store. `taken` and `head`: messages that were due this number of ms before.
     fn claim(taken: Option<u64>, head: Option<u64>, elsewhere: Option<u64>) -> Claim {
         let claimed = |late| Claimed {
+            tried: false,
+            crashed_out: false,
             waited: Duration::ZERO,
             id: crate::message::MessageId::parse("m").unwrap(),
             body: bytes::Bytes::new(),

@@ -10,12 +10,13 @@ use tokio::time::{Instant, sleep};
 use super::{
     attempt::{Attempt, Batch},
     held::Permits,
+    recurring,
     settler::took_effect,
     store_backoff::{StoreBackoff, is_outage},
 };
 use crate::{
     sink::{Element, Outcome},
-    store::{Settled, Transfer, Transferred},
+    store::{ClaimEnd, Settled, Transfer, Transferred},
 };
 
 /// Maximum bytes of values and list names in one call: scripts that write stay below 4 MiB.
@@ -90,6 +91,7 @@ impl Batch {
             };
             if took_effect(settled, attempt.held.lease_ends, repeated) {
                 self.route.metrics.delivered.increment(1);
+                recurring::count(&attempt.held.lease.id, &ClaimEnd::Ack, self.clock.at(Instant::now()) / 1000);
                 done.push(attempt.observe(self, sent, &Outcome::Confirmed, None, 0.0, false).0.permits);
             } else {
                 self.route.metrics.stale("transfer", 1);

@@ -70,6 +70,10 @@ pub struct Claimed {
     pub waited: Duration,
     /// Whether the message has two or more crashes.
     pub suspect: bool,
+    /// Whether it failed or crashed before.
+    pub tried: bool,
+    /// Whether it crashed as often as a message does that dies. Only of the message of a schedule.
+    pub crashed_out: bool,
 }
 
 /// The reply of a claim.
@@ -107,7 +111,7 @@ pub struct Deaths {
 impl Deaths {
     pub fn of<'a>(ids: impl IntoIterator<Item = &'a str>) -> Self {
         let mut ids = ids.into_iter().peekable();
-        let sample = ids.peek().and_then(|id| MessageId::parse(id).ok());
+        let sample = ids.peek().and_then(|id| MessageId::stored(id).ok());
         Self { count: u32::try_from(ids.count()).unwrap_or(u32::MAX), sample }
     }
 }

@@ -7,6 +7,7 @@ mod flow;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
 pub mod redis;
+mod schedule;
 mod selection;
 mod settlement;
 mod wake;
@@ -15,14 +16,15 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
-use crate::message::MessageId;
+use crate::message::{DeadOccurrence, DeadReason, MessageId};
 
 pub use self::{
     answer::{Cancelled, Found, Pause, Rescheduled, ScheduleStatus, Scheduled, Snapshot},
     claim::{Claim, ClaimRequest, Claimed, CutLeases, Deaths, Lease, Recovered, Suspects, Token},
     flow::{FieldChange, FlowChange, FlowRules, FlowState, PARKED, RouteFlow},
+    schedule::{NextOccurrence, RunResult, ScheduleChange, ScheduleDefinition, ScheduleOwner, ScheduleState},
     selection::{DeadAction, DeadGroup, DeadProgress, DeadWork, Expiry, Filter, Selection},
-    settlement::{ClaimEnd, Sent, Settled, Settlement, Transfer, Transferred},
+    settlement::{ClaimEnd, NEVER, Planned, Sent, Settled, Settlement, Transfer, Transferred},
     wake::{WakeReason, WakeSignal},
 };
 
@@ -98,6 +100,15 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Vec<Settled>, StoreError> {
         self.settle(partition, settlements).await
     }
+    /// Stores an occurrence that died as a dead letter of its own, unless its id is live. `partition`: any of its route,
+    /// of the present number.
+    async fn bury_occurrence(
+        &self,
+        partition: &Partition,
+        occurrence: &DeadOccurrence,
+        reason: DeadReason,
+        error: &str,
+    ) -> Result<(), StoreError>;
     /// Pushes to any lists; an error of one list does not affect the others. The caller bounds the bytes of all values.
     async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError>;
     /// Makes every instance poll now, because messages are overdue and this instance has no capacity.

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::Lease;
+use super::{Lease, flow::PARKED};
 use crate::{message::DeadReason, time::UnixMillis};
 
 /// Whether a settlement took effect.
@@ -45,7 +45,26 @@ pub enum ClaimEnd {
     Release { at: UnixMillis },
     /// No attempt is counted; due again after `pause`, by the store's clock.
     Defer { pause: Duration, sent: Sent },
+    /// Only of the message of a schedule, for which any other end than a retry, a release or a deferral means that the
+    /// occurrence is over: what follows it.
+    Plan(Planned),
 }
+
+/// What follows an occurrence of a schedule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// Of the definition by which it was planned.
+    pub revision: String,
+    /// `None`: the schedule has ended.
+    pub occurrence: Option<UnixMillis>,
+    /// When it is sent.
+    pub at: UnixMillis,
+    /// Occurrences before it that are not sent.
+    pub missed: u64,
+}
+
+/// The score of a schedule that is paused or has ended.
+pub const NEVER: u64 = PARKED - 1;
 
 /// Whether a deferred message was sent. If not, it gives its slot of the rate of its flow back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +84,7 @@ impl ClaimEnd {
             ClaimEnd::Retry { .. } => "retry",
             ClaimEnd::Bury { .. } => "bury",
             ClaimEnd::Release { .. } | ClaimEnd::Defer { .. } => "release",
+            ClaimEnd::Plan(_) => "plan",
         }
     }
 }

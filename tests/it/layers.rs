@@ -7,10 +7,11 @@ use std::{
 };
 
 /// Every folder and file at the top of `src`, lowest first: each uses those before it alone.
-const LAYERS: [&str; 20] = [
+const LAYERS: [&str; 21] = [
     "fuzz",
     "time",
     "calendar",
+    "recurrence",
     "secret",
     "tls",
     "retry",

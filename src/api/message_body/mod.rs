@@ -119,6 +119,7 @@ fn message(item: &RawValue, rules: &Rules, faults: &mut Faults) -> Option<NewMes
         properties: faults.part("properties", given(fields.properties), properties).flatten(),
         origin: origin.or_none(),
         max_attempts: faults.field("max_attempts", given(fields.max_attempts), integer),
+        recurring: None,
         expires_at: faults
             .field("expires_at", given(fields.expires_at), |raw, at| moment(raw, at, parse_instant))
             .map(UnixMillis::get),

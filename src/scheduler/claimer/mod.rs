@@ -311,6 +311,7 @@ impl Claimer {
                     share: reservation.permit(codec::weight(&claimed.body)),
                 },
                 suspects: right.clone().filter(|_| claimed.suspect),
+                occurrence: claimed.id.schedule().map(|_| claimed.body.clone()),
             };
             (claimed, held)
         };

@@ -13,7 +13,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::{
-    message::{DeadReason, MessageId, Metadata, StoredMessage, codec},
+    message::{DeadOccurrence, DeadReason, MessageId, Metadata, StoredMessage, codec},
     store::{
         Claim, ClaimRequest, CutLeases, Partition, Recovered, Settled, Settlement, Store, StoreError, Transfer,
         Transferred, WakeSignal,
@@ -310,6 +310,16 @@ impl Store for TestStore {
         settlements: &[Settlement],
     ) -> Result<Vec<Settled>, StoreError> {
         self.call("settle", self.memory.settle(partition, settlements)).await
+    }
+
+    async fn bury_occurrence(
+        &self,
+        partition: &Partition,
+        occurrence: &DeadOccurrence,
+        reason: DeadReason,
+        error: &str,
+    ) -> Result<(), StoreError> {
+        self.call("bury", self.memory.bury_occurrence(partition, occurrence, reason, error)).await
     }
 
     async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError> {

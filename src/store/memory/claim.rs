@@ -219,7 +219,9 @@ impl MemoryPartition {
                 not_before: unix_millis(score),
                 waited: Duration::ZERO,
                 suspect: self.is_suspect(&id),
-                id: MessageId::parse(&id).expect("only ids are stored"),
+                tried: self.attempts.contains_key(&id),
+                crashed_out: self.crashes(&id) >= MAX_CRASHES,
+                id: MessageId::stored(&id).expect("only ids are stored"),
             });
         }
         (taken, orphans)
@@ -272,11 +274,12 @@ impl MemoryPartition {
             self.unack.remove(&id);
             recovered.expired += 1;
             let crashes = self.attempts.get(&id).map_or(0, |counts| counts.1) + 1;
-            if settings.flow.is_some_and(|flow| !flow.ordered || crashes >= MAX_CRASHES) {
+            let dies = crashes >= MAX_CRASHES && !id.ends_with('@');
+            if settings.flow.is_some_and(|flow| !flow.ordered || dies) {
                 self.depart(&[(&id, 0)], now / 1000);
             }
             self.attempts.insert(id.clone(), (self.failures(&id), crashes));
-            if crashes < MAX_CRASHES {
+            if !dies {
                 self.pending.insert(&id, deadline / 1000);
             } else {
                 self.bytes = self.bytes.saturating_sub(self.size(&id));

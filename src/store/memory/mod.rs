@@ -6,6 +6,7 @@ mod claim;
 mod flow;
 mod flow_keys;
 mod partition;
+mod recurring;
 mod schedule;
 mod settle;
 mod sorted_set;
@@ -26,6 +27,7 @@ use tokio::time::Instant;
 pub use self::{
     flow_keys::{MemoryFlows, SHUT},
     partition::{MemoryPartition, PartitionSettings},
+    recurring::MemorySchedule,
     settle::MemoryLists,
     sorted_set::SortedSet,
 };
@@ -33,7 +35,10 @@ use super::{
     Claim, ClaimRequest, CutLeases, Partition, Recovered, Settled, Settlement, Store, StoreError, Transfer,
     Transferred, WakeSignal,
 };
-use crate::time::ServerClock;
+use crate::{
+    message::{DeadOccurrence, DeadReason, NewMessage, OnConflict},
+    time::{Due, ServerClock},
+};
 
 /// Start of the clock, in microseconds since the epoch: November 2023.
 const EPOCH: u64 = 1_700_000_000_000_000;
@@ -152,6 +157,21 @@ impl Store for MemoryStore {
 
     async fn settle(&self, partition: &Partition, settlements: &[Settlement]) -> Result<Vec<Settled>, StoreError> {
         Ok(self.update(partition, |rows, now| rows.settle(settlements, now, self.settings)))
+    }
+
+    async fn bury_occurrence(
+        &self,
+        partition: &Partition,
+        occurrence: &DeadOccurrence,
+        reason: DeadReason,
+        error: &str,
+    ) -> Result<(), StoreError> {
+        let DeadOccurrence { id, metadata, payload } = occurrence.clone();
+        let partition = partition.among(partition.count, &id);
+        let (due, on_conflict) = (Due::NOW, OnConflict::Keep);
+        let message = NewMessage { id, due, payload, metadata, on_conflict, record: None };
+        self.update(&partition, |rows, now| rows.bury(reason, &[(message, error.to_owned())], now, self.settings));
+        Ok(())
     }
 
     async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError> {

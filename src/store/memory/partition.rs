@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::{flow_keys::MemoryFlows, sorted_set::SortedSet};
+use super::{flow_keys::MemoryFlows, recurring::MemorySchedule, sorted_set::SortedSet};
 use crate::{
     message::{Ending, FlowLimits, LogRecord, NewMessage, RouteLimits, State, StoredMessage},
     time::UnixMillis,
@@ -41,6 +41,7 @@ pub struct MemoryPartition {
     /// Total bytes of the bodies of messages in `pending` and `unack`.
     pub bytes: u64,
     pub flow: MemoryFlows,
+    pub schedules: BTreeMap<String, MemorySchedule>,
 }
 
 /// The route's settings as they apply to one partition.

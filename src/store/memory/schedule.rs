@@ -142,7 +142,13 @@ impl MemoryPartition {
 
     /// Adds messages that are dead from the start, each with its error. Returns whether each was added: a message is
     /// not added if its id is live.
-    pub fn bury(&mut self, batch: &[(NewMessage, String)], now: u64, settings: PartitionSettings) -> Vec<bool> {
+    pub fn bury(
+        &mut self,
+        reason: DeadReason,
+        batch: &[(NewMessage, String)],
+        now: u64,
+        settings: PartitionSettings,
+    ) -> Vec<bool> {
         let now = now / 1000;
         let mut bury = |(message, error): &(NewMessage, String)| {
             let id = message.id.as_str();
@@ -151,7 +157,7 @@ impl MemoryPartition {
             }
             self.bodies.insert(id.to_owned(), codec::encode(&stored(message, now, now)));
             self.remembered.remove(id);
-            self.bury_at(id, now, 0, format!("{}: {error}", DeadReason::Invalid.as_str()));
+            self.bury_at(id, now, 0, format!("{}: {error}", reason.as_str()));
             true
         };
         let buried: Vec<_> = batch.iter().map(&mut bury).collect();
@@ -225,7 +231,7 @@ impl MemoryPartition {
         if let Some(flow) = settings.flow {
             let first = (at_once && flow.ordered).then(|| self.first_of_flow(id)).flatten();
             if let Some(first) = first {
-                return Rescheduled::Held(MessageId::parse(&first).expect("only ids are stored"));
+                return Rescheduled::Held(MessageId::stored(&first).expect("only ids are stored"));
             }
             let name = self.name_of_flow(id);
             self.depart(&[(id, self.pending[id])], now);
@@ -309,9 +315,12 @@ impl MemoryPartition {
         now: u64,
         settings: PartitionSettings,
     ) -> (u64, u64) {
-        let mut wanted: Vec<String> = Vec::new();
+        let (waiting, mut wanted) = (self.pending.len(), Vec::<String>::new());
         match ids {
-            None => wanted.extend(self.pending.iter().map(|(id, _)| id.to_owned())),
+            None => {
+                let of_users = self.pending.iter().filter(|(id, _)| !id.ends_with('@'));
+                wanted.extend(of_users.map(|(id, _)| id.to_owned()));
+            }
             Some(ids) => {
                 for id in ids.iter().map(MessageId::as_str).filter(|id| self.pending.contains(id)) {
                     if !wanted.iter().any(|known| known == id) {
@@ -331,7 +340,17 @@ impl MemoryPartition {
             }
             self.remember(&taken.iter().map(String::as_str).collect::<Vec<_>>(), true, now, settings);
         }
-        (taken.len() as u64, rest.len() as u64)
+        let (mut count, mut left) = (taken.len() as u64, rest.len() as u64);
+        if ids.is_none() {
+            // As the script estimates it.
+            let waiting = (waiting as u64).saturating_sub(self.schedules.len() as u64);
+            left = waiting.saturating_sub(limit);
+            count = if dry_run { waiting.min(limit) } else { count };
+            if !dry_run && count < limit {
+                left = 0;
+            }
+        }
+        (count, left)
     }
 
     /// Deletes the oldest dead messages beyond `most`.

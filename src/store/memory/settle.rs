@@ -49,9 +49,13 @@ impl MemoryPartition {
         if let Some(flow) = &settings.flow {
             self.settle_flows(flow, &ended, now / 1000);
         }
-        let settled: Vec<_> = settlements.iter().map(|settlement| self.settle_one(settlement, now)).collect();
+        let has_flows = settings.flow.is_some();
+        let settled: Vec<_> =
+            settlements.iter().map(|settlement| self.settle_one(settlement, now, has_flows)).collect();
         let acked = |(one, settled): (&'_ Settlement, &Settled)| {
-            (*settled == Settled::Done && matches!(one.end, ClaimEnd::Ack)).then(|| one.lease.id.clone())
+            let is_over = matches!(one.end, ClaimEnd::Ack) || MemoryPartition::recurs(&one.lease.id);
+            (*settled == Settled::Done && is_over && self.state(one.lease.id.as_str()).is_none())
+                .then(|| one.lease.id.clone())
         };
         let acked: Vec<_> = settlements.iter().zip(&settled).filter_map(acked).collect();
         self.remember(&acked.iter().map(crate::message::MessageId::as_str).collect::<Vec<_>>(), false, now, settings);
@@ -65,8 +69,9 @@ impl MemoryPartition {
             let name = self.name_of_flow(lease.id.as_str());
             let (unsent, pause) = match end {
                 ClaimEnd::Ack => (false, None),
+                ClaimEnd::Bury { .. } if Self::recurs(&lease.id) => (false, None),
                 ClaimEnd::Bury { reason, .. } => (!is_attempted(*reason), None),
-                ClaimEnd::Release { .. } | ClaimEnd::Defer { sent: Sent::No, .. } => (true, None),
+                ClaimEnd::Release { .. } | ClaimEnd::Defer { sent: Sent::No, .. } | ClaimEnd::Plan(_) => (true, None),
                 ClaimEnd::Retry { hold, .. } | ClaimEnd::Defer { sent: Sent::Yes { hold }, .. } => (false, *hold),
             };
             if unsent {
@@ -78,7 +83,8 @@ impl MemoryPartition {
                 *known = (*known).max(until);
             }
         }
-        let stays = |end: &ClaimEnd| flow.ordered && !matches!(end, ClaimEnd::Ack | ClaimEnd::Bury { .. });
+        let leaves = |end: &ClaimEnd| matches!(end, ClaimEnd::Ack | ClaimEnd::Bury { .. } | ClaimEnd::Plan(_));
+        let stays = |end: &ClaimEnd| flow.ordered && !leaves(end);
         let leaving: Vec<_> =
             ended.iter().filter(|one| !stays(&one.end)).map(|one| (one.lease.id.as_str(), 0)).collect();
         self.depart(&leaving, now);
@@ -86,7 +92,7 @@ impl MemoryPartition {
     }
 
     /// A settlement, also a stale one, proves that the process of the claim is alive: the crash count is reset.
-    fn settle_one(&mut self, settlement: &Settlement, now: u64) -> Settled {
+    fn settle_one(&mut self, settlement: &Settlement, now: u64, has_flows: bool) -> Settled {
         let (id, settled) = (settlement.lease.id.as_str(), self.end_claim(&settlement.lease));
         let failures = self.failures(id);
         self.set_failures(id, failures);
@@ -95,8 +101,20 @@ impl MemoryPartition {
         }
         let now = now / 1000;
         let after = |delay: Duration| now + u64::try_from(delay.as_millis()).expect("a delay in range");
+        let occurrence = match &settlement.end {
+            ClaimEnd::Plan(plan) => Some(('m', Some(plan))),
+            ClaimEnd::Ack if Self::recurs(&settlement.lease.id) => Some(('d', None)),
+            ClaimEnd::Bury { .. } if Self::recurs(&settlement.lease.id) => Some(('x', None)),
+            _ => None,
+        };
+        if let Some((kind, plan)) = occurrence {
+            if !self.recur(id, now, kind, plan, has_flows) {
+                self.delete(id);
+            }
+            return settled;
+        }
         match &settlement.end {
-            ClaimEnd::Ack => self.delete(id),
+            ClaimEnd::Ack | ClaimEnd::Plan(_) => self.delete(id),
             ClaimEnd::Retry { delay, error, .. } => {
                 self.set_failures(id, failures + 1);
                 self.errors.insert(id.to_owned(), (now, failures + 1, error.clone()));
@@ -134,9 +152,12 @@ impl MemoryPartition {
             if settings.flow.is_some() {
                 self.depart(&[(lease.id.as_str(), 0)], now / 1000);
             }
-            self.delete(lease.id.as_str());
+            let id = lease.id.as_str();
+            if !(Self::recurs(&lease.id) && self.recur(id, now / 1000, 'd', None, settings.flow.is_some())) {
+                self.delete(id);
+                done.push(lease.id.clone());
+            }
             lists.lists.entry(list.to_string()).or_default().push(value.clone());
-            done.push(lease.id.clone());
             Transferred::Done
         };
         let transferred = transfers.iter().map(&mut transfer_one).collect();

@@ -22,22 +22,32 @@ use crate::{
 impl RedisStore {
     /// Stores `batch`, all of `partition`, as dead letters, each with an error. Returns whether each was stored, in
     /// order: a message is not stored if its id is live. `Unavailable` of kind `UNREGISTERED` as for `schedule`.
-    pub async fn bury(&self, partition: &Partition, batch: &[(NewMessage, String)]) -> Result<Vec<bool>, StoreError> {
+    pub async fn bury(
+        &self,
+        partition: &Partition,
+        reason: DeadReason,
+        batch: &[(NewMessage, String)],
+    ) -> Result<Vec<bool>, StoreError> {
         let in_flight = self.pull(partition, batch.iter().map(|(message, _)| &message.id)).await?;
         if !in_flight.is_empty() {
             let here: Vec<_> =
                 batch.iter().filter(|(message, _)| !in_flight.contains_key(&message.id)).cloned().collect();
-            let taken = if here.is_empty() { Vec::new() } else { self.bury_here(partition, &here).await? };
+            let taken = if here.is_empty() { Vec::new() } else { self.bury_here(partition, reason, &here).await? };
             let mut taken = taken.into_iter();
             let answer = |(message, _): &(NewMessage, String)| {
                 if in_flight.contains_key(&message.id) { Some(false) } else { taken.next() }
             };
             return Ok(batch.iter().filter_map(answer).collect());
         }
-        self.bury_here(partition, batch).await
+        self.bury_here(partition, reason, batch).await
     }
 
-    async fn bury_here(&self, partition: &Partition, batch: &[(NewMessage, String)]) -> Result<Vec<bool>, StoreError> {
+    async fn bury_here(
+        &self,
+        partition: &Partition,
+        reason: DeadReason,
+        batch: &[(NewMessage, String)],
+    ) -> Result<Vec<bool>, StoreError> {
         let keys = self.keys(partition)?;
         let route = self.route(&partition.route)?;
         let all = vec![
@@ -51,7 +61,7 @@ impl RedisStore {
         ];
         let mut call = script::BURY.keys(&route.with_flow(all, keys)).arg(self.layout(partition)?);
         for (message, error) in batch {
-            let text = format!("{}: {}", DeadReason::Invalid.as_str(), shortened(error));
+            let text = format!("{}: {}", reason.as_str(), shortened(error));
             let metadata = route.settings.with_flow(&message.metadata);
             let tail = codec::tail(&metadata, &message.payload);
             call = call.arg(message.id.as_str()).arg(text).arg(&tail[..]);

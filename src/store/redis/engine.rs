@@ -19,12 +19,12 @@ use super::{
     script::{self, Call},
 };
 use crate::{
-    message::DeadReason,
+    message::{DeadOccurrence, DeadReason, NewMessage, OnConflict},
     store::{
-        Claim, ClaimEnd, ClaimRequest, Claimed, CutLeases, Partition, Recovered, Sent, Settled, Settlement, Store,
-        StoreError, Suspects, Token, Transfer, Transferred,
+        Claim, ClaimEnd, ClaimRequest, Claimed, CutLeases, NEVER, Partition, Planned, Recovered, Sent, Settled,
+        Settlement, Store, StoreError, Suspects, Token, Transfer, Transferred,
     },
-    time::{MAX_DELAY_MILLIS, ServerClock, UnixMillis},
+    time::{Due, MAX_DELAY_MILLIS, ServerClock, UnixMillis},
 };
 
 /// Bodies that a claim reads at once: with the default maximum payload, as much as a reply can hold.
@@ -100,18 +100,34 @@ impl Store for RedisStore {
         self.settle_in(partition, settlements, false).await
     }
 
+    async fn bury_occurrence(
+        &self,
+        partition: &Partition,
+        occurrence: &DeadOccurrence,
+        reason: DeadReason,
+        error: &str,
+    ) -> Result<(), StoreError> {
+        let DeadOccurrence { id, metadata, payload } = occurrence.clone();
+        let partition = partition.among(partition.count, &id);
+        let (due, on_conflict) = (Due::NOW, OnConflict::Keep);
+        let message = NewMessage { id, due, payload, metadata, on_conflict, record: None };
+        self.bury(&partition, reason, &[(message, error.to_owned())]).await.map(drop)
+    }
+
     async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError> {
         let keys = self.keys(partition)?;
         let lists: BTreeSet<&str> = transfers.iter().map(|transfer| &*transfer.list).collect();
         let places: BTreeMap<&str, usize> = lists.iter().enumerate().map(|(n, list)| (*list, n + 1)).collect();
         let mut all = vec![
-            keys.unack.as_str(),
+            keys.pending.as_str(),
+            &keys.unack,
             &keys.messages,
             &keys.attempts,
             &keys.errors,
             &keys.remembered,
             &keys.records,
             &keys.bytes,
+            &keys.schedules,
         ];
         all.extend(&lists);
         let route = self.route(&partition.route)?;
@@ -205,14 +221,17 @@ impl RedisStore {
                 waited: Duration::ZERO,
                 not_before: reply::score(score)?,
                 suspect: false,
+                tried: false,
+                crashed_out: false,
             });
         }
         let mut tried = reply.array()?;
         while !tried.is_done() {
             let place = tried.count()? as usize;
-            let (failures, suspect) = (tried.count()?, tried.flag()?);
+            let (failures, crashes) = (tried.count()?, tried.count()?);
             if let Some(claimed) = claim.messages.get_mut(place.wrapping_sub(1)) {
-                (claimed.failures, claimed.suspect) = (failures, suspect);
+                (claimed.failures, claimed.tried) = (failures, true);
+                (claimed.suspect, claimed.crashed_out) = (crashes > 0, crashes > 1);
             }
         }
         let mut waits = reply.array()?;
@@ -246,7 +265,8 @@ impl RedisStore {
     fn settle_call(&self, partition: &Partition, settlements: &[Settlement]) -> Result<Call, StoreError> {
         let keys = self.keys(partition)?;
         let route = self.route(&partition.route)?;
-        let all = route.with_flow(keys.of_messages(&[&keys.remembered, &keys.records, &keys.bytes]), keys);
+        let others = [&*keys.remembered, &keys.records, &keys.bytes, &keys.schedules];
+        let all = route.with_flow(keys.of_messages(&others), keys);
         let mut call = script::SETTLE
             .keys(&all)
             .arg(&keys.wake)
@@ -276,6 +296,10 @@ impl RedisStore {
                         Sent::Yes { hold } => hold.map_or_else(String::new, |hold| millis(hold).to_string()),
                     };
                     call.arg("defer").arg(millis(*pause)).arg(hold)
+                }
+                ClaimEnd::Plan(Planned { revision, occurrence, at, missed }) => {
+                    let (occurrence, at) = occurrence.map_or((NEVER, NEVER), |occurrence| (occurrence.get(), at.get()));
+                    call.arg("plan").arg(revision).arg(occurrence).arg(at).arg(*missed)
                 }
             };
             for one in group {

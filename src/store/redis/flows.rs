@@ -53,7 +53,7 @@ impl RedisStore {
                 waiting,
                 in_flight,
                 next_slot,
-                held_by: MessageId::parse(&held_by).ok(),
+                held_by: MessageId::stored(&held_by).ok(),
                 rules,
             });
         }

@@ -73,6 +73,8 @@ pub struct PartitionKeys {
     pub claims: String,
     /// String: total bytes of the bodies in pending and unack; absent while there are none.
     pub bytes: String,
+    /// Hash: id of a schedule -> its definition; lua/include/recurring.lua describes it.
+    pub schedules: String,
     /// String, while the route is paused: when (ms), by whom, and why, each on a line.
     pub paused: String,
     /// String: `<version> <partitions> <index> <largest payload> <ms that completed ids are remembered>`. If the route
@@ -120,6 +122,7 @@ impl PartitionKeys {
             records: key("records"),
             claims: key("claims"),
             bytes: key("bytes"),
+            schedules: key("schedules"),
             paused: key("paused"),
             route: key("route"),
             flow: FlowKeys {

@@ -27,6 +27,7 @@ mod rights;
 mod route;
 mod safety;
 mod schedule;
+mod schedules;
 mod script;
 mod wake;
 mod writes;

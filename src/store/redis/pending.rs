@@ -35,6 +35,7 @@ impl RedisStore {
                 &keys.remembered,
                 &keys.records,
                 &keys.bytes,
+                &keys.schedules,
             ],
             keys,
         );

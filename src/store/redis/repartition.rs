@@ -143,7 +143,7 @@ impl RedisStore {
             command.arg(set).arg(0).arg(MOVED_AT_ONCE - 1);
             let found: Vec<String> = self.servers.run(set, &command).await?;
             if !found.is_empty() {
-                let parsed = found.iter().map(|text| MessageId::parse(text));
+                let parsed = found.iter().map(|text| MessageId::stored(text));
                 return parsed.collect::<Result<_, _>>().map_err(|text| StoreError::WrongType { text });
             }
         }
@@ -225,7 +225,7 @@ impl RedisStore {
             let to = self.keys(&partition)?;
             let mut all = vec![to.route.as_str()];
             for keys in [&from, to] {
-                all.extend(keys.of_messages(&[&keys.remembered, &keys.records, &keys.bytes]));
+                all.extend(keys.of_messages(&[&keys.remembered, &keys.records, &keys.bytes, &keys.schedules]));
             }
             let mut call = script::MOVE.keys(&all).arg(&to.wake).arg(self.layout(&partition)?).arg(MAX_CALL_BYTES);
             for id in &ids {

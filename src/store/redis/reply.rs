@@ -75,7 +75,7 @@ impl Reply {
     /// A number of messages, and the id of one of them.
     pub fn deaths(&mut self) -> Result<Deaths, StoreError> {
         let (count, id) = (self.count()?, self.bytes()?);
-        Ok(Deaths { count, sample: MessageId::parse(&String::from_utf8_lossy(&id)).ok() })
+        Ok(Deaths { count, sample: MessageId::stored(&String::from_utf8_lossy(&id)).ok() })
     }
 
     pub fn flag(&mut self) -> Result<bool, StoreError> {
@@ -120,7 +120,7 @@ impl Reply {
 /// Parses an id. An invalid id was not written by punctual.
 pub fn id(bytes: &[u8]) -> Result<MessageId, StoreError> {
     let text = str::from_utf8(bytes).map_err(|_| unexpected("UTF-8", None))?;
-    MessageId::parse(text).map_err(|_| {
+    MessageId::stored(text).map_err(|_| {
         let shown: String = text.escape_debug().take(MAX_SHOWN_ID_CHARS).collect();
         StoreError::WrongType { text: format!("an invalid id in the queue, `{shown}`") }
     })

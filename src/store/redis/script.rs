@@ -43,6 +43,7 @@ scripts! {
     CANCEL "cancel"
     CLAIM "claim"
     CUT "cut"
+    DEFINE "define"
     DUE "due"
     EVICT "evict"
     FENCE "fence"
@@ -66,6 +67,7 @@ scripts! {
     RIGHTS "rights"
     RULE "rule"
     SCHEDULE "schedule"
+    SCHEDULES "schedules"
     SETTLE "settle"
     STATS "stats"
     SUMMARY "summary"
@@ -87,7 +89,7 @@ macro_rules! includes {
 
 includes! {
     "attempts" "bodies" "bundle" "bytes" "claiming" "clock" "commit" "completion" "ending" "expiry" "external" "failures" "fields"
-    "filter" "flow" "json" "layout" "leases" "limits" "members" "places" "rates" "records" "remembered" "revival" "scores" "seconds"
+    "filter" "flow" "json" "layout" "leases" "limits" "members" "places" "rates" "records" "recurring" "remembered" "revival" "scores" "seconds"
     "selection" "sizes" "taking" "turns" "utf8" "wake" "weight"
 }
 

@@ -1,14 +1,14 @@
 //! One call, and what it should answer according to the in-memory store.
 
 use punctual::{
-    message::NewMessage,
+    message::{DeadReason, Metadata, NewMessage},
     store::{
-        Claim, ClaimRequest, ScheduleStatus, Settlement, Transfer,
+        Claim, ClaimRequest, ScheduleChange, ScheduleStatus, Settlement, Transfer,
         memory::{MemoryLists, MemoryPartition, PartitionSettings},
     },
 };
 
-use super::operation::{Operation, flow_key};
+use super::operation::{Defining, Operation, flow_key, revision, schedule};
 
 /// Where transfers go.
 pub const LISTS: [&str; 3] = ["list", "list-2", TAKEN];
@@ -58,7 +58,10 @@ pub fn expect(
         Call::Plain(operation) => match operation {
             Operation::Schedule(batch) => format!("{:?}", memory.schedule(&with_flows(route, batch), now, settings)),
             Operation::Bury(batch) => {
-                format!("{:?}", memory.bury(&with_errors(&with_flows(route, batch)), now, settings))
+                format!(
+                    "{:?}",
+                    memory.bury(DeadReason::Invalid, &with_errors(&with_flows(route, batch)), now, settings)
+                )
             }
             Operation::Produce(message) => {
                 let message = &with_flows(route, std::slice::from_ref(message))[0];
@@ -82,21 +85,45 @@ pub fn expect(
                 let before = std::mem::replace(&mut memory.paused, matches!(operation, Operation::Pause));
                 format!("{:?}", memory.paused != before)
             }
+            Operation::Define(defining) => format!("{:?}", define(memory, route, defining, now, settings)),
             _ => String::new(),
         },
+    }
+}
+
+fn define(
+    memory: &mut MemoryPartition,
+    route: &str,
+    defining: &Defining,
+    now: u64,
+    settings: PartitionSettings,
+) -> ScheduleChange {
+    match defining {
+        Defining::Set(definition, replaces, next) => {
+            let mut definition = (**definition).clone();
+            name_flow(route, &mut definition.metadata);
+            let replaces = replaces.map(revision);
+            memory.set_schedule(&definition, replaces.as_deref(), *next, now, settings)
+        }
+        Defining::Delete(owner) => memory.delete_schedule(&schedule(), *owner, now, settings),
+        Defining::Pause(pause) => memory.pause_schedule(&schedule(), *pause, now, settings),
     }
 }
 
 /// Messages as a route stores them.
 fn with_flows(route: &str, batch: &[NewMessage]) -> Vec<NewMessage> {
     let mut batch = batch.to_vec();
-    if let Some(template) = flow_key(route) {
-        for metadata in batch.iter_mut().map(|message| &mut message.metadata) {
-            let made = || Some(template.render(route, metadata)).filter(|flow| !flow.is_empty());
-            metadata.flow = metadata.flow.clone().or_else(made);
-        }
+    for metadata in batch.iter_mut().map(|message| &mut message.metadata) {
+        name_flow(route, metadata);
     }
     batch
+}
+
+fn name_flow(route: &str, metadata: &mut Metadata) {
+    if let Some(template) = flow_key(route) {
+        let made = || Some(template.render(route, metadata)).filter(|flow| !flow.is_empty());
+        metadata.flow = metadata.flow.clone().or_else(made);
+    }
 }
 
 /// What a source could not understand, with the reason.

@@ -10,10 +10,10 @@ use std::{
 
 use bytes::Bytes;
 use punctual::{
-    message::{DeadLimits, MessageId, NewMessage, OnConflict},
+    message::{DeadLimits, DeadReason, MessageId, NewMessage, OnConflict},
     store::{
-        Claim, ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Lease, Partition, Settlement, Store,
-        StoreError, Token, Transfer,
+        Claim, ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Lease, Partition, Planned, Settlement,
+        Store, StoreError, Token, Transfer,
         memory::{MemoryLists, MemoryPartition, PartitionSettings},
         redis::connection::classify,
     },
@@ -24,7 +24,9 @@ use tokio::time::{Duration, sleep};
 use super::{
     bench::{Bench, later},
     call::{Call, LISTS, Reply, TAKEN, expect, with_errors},
-    operation::{Ending, FAR, Number, Operation, Pick, ROUTES, Step, partitions, settings},
+    operation::{
+        Defining, Ending, FAR, Number, Operation, Pick, ROUTES, Step, partitions, revision, schedule, settings,
+    },
     rows::PREFIX,
 };
 
@@ -249,7 +251,11 @@ impl Case<'_> {
     fn settlements(&self, partition: &Partition, endings: &[(Pick, Ending)]) -> Vec<Settlement> {
         let settlement = |(pick, ending): &(Pick, Ending)| {
             let Given { lease, not_before } = self.pick(partition, *pick);
-            Settlement { lease, end: end(*ending, not_before) }
+            let ending = match ending {
+                Ending::Plan(..) if lease.id.schedule().is_none() => Ending::Ack,
+                ending => *ending,
+            };
+            Settlement { lease, end: end(ending, not_before) }
         };
         endings.iter().map(settlement).collect()
     }
@@ -281,7 +287,7 @@ impl Case<'_> {
             Call::Transfer(transfers) => shown(store.transfer(partition, transfers).await),
             Call::Plain(operation) => match operation {
                 Operation::Schedule(batch) => shown(store.schedule(partition, batch).await),
-                Operation::Bury(batch) => shown(store.bury(partition, &with_errors(batch)).await),
+                Operation::Bury(batch) => shown(store.bury(partition, DeadReason::Invalid, &with_errors(batch)).await),
                 Operation::Produce(message) => {
                     match self.bench.try_produce(partition, message).await.map_err(|error| classify(&error)) {
                         Err(StoreError::Refused { slug, .. }) if slug.starts_with("limit-") => slug,
@@ -307,6 +313,16 @@ impl Case<'_> {
                 }
                 Operation::Pause => shown(store.pause(partition, "ops", "two\nlines").await),
                 Operation::Resume => shown(store.resume(partition).await),
+                Operation::Define(Defining::Set(definition, replaces, next)) => {
+                    let replaces = replaces.map(revision);
+                    shown(store.set_schedule(partition, definition, replaces.as_deref(), *next).await)
+                }
+                Operation::Define(Defining::Delete(owner)) => {
+                    shown(store.delete_schedule(partition, &schedule(), *owner).await)
+                }
+                Operation::Define(Defining::Pause(pause)) => {
+                    shown(store.pause_schedule(partition, &schedule(), *pause).await)
+                }
                 _ => String::new(),
             },
         };
@@ -339,6 +355,11 @@ fn end(ending: Ending, not_before: UnixMillis) -> ClaimEnd {
         Ending::Ack => ClaimEnd::Ack,
         Ending::Retry(delay, hold) => ClaimEnd::Retry { delay, error: "HTTP 500".into(), hold },
         Ending::Bury(reason) => ClaimEnd::Bury { reason, error: "HTTP 400".into() },
+        Ending::Plan(number, due, missed) => {
+            let occurrence = due.and_then(UnixMillis::new);
+            let at = occurrence.unwrap_or_default();
+            ClaimEnd::Plan(Planned { revision: revision(number), occurrence, at, missed })
+        }
         Ending::Release => ClaimEnd::Release { at: not_before },
         Ending::Defer(pause, sent) => ClaimEnd::Defer { pause, sent },
     }
@@ -362,6 +383,7 @@ impl Operation {
             | Operation::Bury(_)
             | Operation::Produce(_)
             | Operation::Reschedule(..)
+            | Operation::Define(Defining::Set(..))
             | Operation::Dead(DeadAction::Redrive(_), ..) => true,
             _ => false,
         }
@@ -382,7 +404,10 @@ impl Operation {
                 let held = |claim: &Claim| claim.token.0 > claim.clock.micros + 60_000_000;
                 claim.is_some_and(|claim| !claim.messages.is_empty() && held(claim))
             }
-            Operation::Reschedule(..) | Operation::PurgePending(_, _, false) | Operation::Dead(_, _, _, false) => false,
+            Operation::Define(Defining::Set(..))
+            | Operation::Reschedule(..)
+            | Operation::PurgePending(_, _, false)
+            | Operation::Dead(_, _, _, false) => false,
             _ => true,
         }
     }

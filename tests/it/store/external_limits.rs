@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use punctual::{
-    message::{Metadata, NewMessage, OnConflict},
+    message::{DeadReason, Metadata, NewMessage, OnConflict},
     store::{
         Partition, StoreError,
         redis::{
@@ -50,7 +50,7 @@ async fn a_partition_that_is_closed_takes_nothing_and_buries_nothing() {
         record: None,
     };
     let before = bench.dump().await;
-    let refused = bench.store.bury(&last, &[(message.clone(), "broken".into())]).await;
+    let refused = bench.store.bury(&last, DeadReason::Invalid, &[(message.clone(), "broken".into())]).await;
     assert!(matches!(refused, Err(StoreError::Unavailable { kind: "unregistered", .. })), "{refused:?}");
     // The handle asks for the route to be registered first, in vain.
     let refused = bench.queue.bury("three", vec![(message, "broken".into())]).await;

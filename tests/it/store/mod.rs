@@ -25,6 +25,7 @@ mod rights;
 mod rows;
 mod scene;
 mod scenes;
+mod schedules;
 mod together;
 mod turns;
 mod wake;

@@ -5,12 +5,14 @@ use std::time::Duration;
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use punctual::{
     message::{
-        Cancellation, DeadReason, FlowLimits, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Rate, Remember,
-        RouteLimits,
+        Cancellation, DeadReason, FlowLimits, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Rate, Recurring,
+        Remember, RouteLimits,
     },
+    recurrence::Rule,
     sink::template::FlowTemplate,
     store::{
-        ClaimRequest, DeadAction, Expiry, Filter, Partition, Selection, Sent, Suspects, memory::PartitionSettings,
+        ClaimRequest, DeadAction, Expiry, Filter, NextOccurrence, Partition, ScheduleDefinition, ScheduleOwner,
+        Selection, Sent, Suspects, memory::PartitionSettings,
     },
     time::{Due, LAST_MILLIS, UnixMillis},
 };
@@ -97,6 +99,7 @@ pub enum Operation {
     Evict(u64),
     Pause,
     Resume,
+    Define(Defining),
     /// Everything that only looks; pages of so many.
     Look(usize),
 }
@@ -118,8 +121,30 @@ pub enum Ending {
     /// The last time holds its flow.
     Retry(Duration, Option<Duration>),
     Bury(DeadReason),
+    /// What follows an occurrence: the number of its definition, the due time, and how many were missed. `Ack` for a
+    /// message of a user.
+    Plan(u8, Option<u64>, u64),
     Release,
     Defer(Duration, Sent),
+}
+
+/// A change of the schedule of a partition.
+#[derive(Clone, Debug)]
+pub enum Defining {
+    /// The definition, the number of the one that it replaces, and its next occurrence.
+    Set(Box<ScheduleDefinition>, Option<u8>, NextOccurrence),
+    Delete(ScheduleOwner),
+    Pause(bool),
+}
+
+/// The only schedule of each partition.
+pub fn schedule() -> MessageId {
+    MessageId::of_schedule("tick").expect("a name")
+}
+
+/// The revision of the definition with this number.
+pub fn revision(number: u8) -> String {
+    format!("r{number}")
 }
 
 /// A lease out of all that were ever given: current, settled, expired, or not even that.
@@ -199,8 +224,37 @@ fn operation(ids: &[MessageId]) -> impl Strategy<Value = Operation> + use<> {
         1 => (3..9_u64).prop_map(Operation::Evict),
         1 => Just(Operation::Pause),
         2 => Just(Operation::Resume),
+        4 => defining().prop_map(Operation::Define),
         2 => (1..5_usize).prop_map(Operation::Look),
     ]
+}
+
+fn defining() -> impl Strategy<Value = Defining> {
+    let owner = || prop_oneof![3 => Just(ScheduleOwner::Api), 1 => (0..3_u64).prop_map(|revision| ScheduleOwner::File { revision })];
+    let next = prop_oneof![
+        1 => Just(NextOccurrence::Kept),
+        4 => due_at().prop_map(|at| NextOccurrence::At { occurrence: at, at }),
+    ];
+    let set = (0..3_u8, option::weighted(0.6, 0..3_u8), owner(), next).prop_map(|(number, replaces, owner, next)| {
+        // The same revision has the same content.
+        let recurring = Recurring { revision: revision(number), rule: Rule::default(), expires_after: None };
+        let flow = ["", "a", "a:b"][usize::from(number)];
+        let flow = Some(flow.to_owned()).filter(|flow| !flow.is_empty());
+        let metadata = Metadata { recurring: Some(recurring.into()), flow, ..Metadata::default() };
+        let payload = vec![number; 7 * usize::from(number)].into();
+        Defining::Set(ScheduleDefinition { id: schedule(), owner, metadata, payload }.into(), replaces, next)
+    });
+    prop_oneof![
+        4 => set,
+        1 => owner().prop_map(Defining::Delete),
+        2 => any::<bool>().prop_map(Defining::Pause),
+    ]
+}
+
+/// Long ago, or far ahead.
+fn due_at() -> impl Strategy<Value = UnixMillis> {
+    prop_oneof![3 => 100_000_000_000..100_000_000_004_u64, 1 => LAST_MILLIS - 3..LAST_MILLIS]
+        .prop_map(|at| UnixMillis::new(at).expect("below 2^53"))
 }
 
 fn action() -> impl Strategy<Value = DeadAction> {
@@ -239,6 +293,8 @@ fn ending() -> impl Strategy<Value = Ending> {
         3 => (delay(), option::weighted(0.3, delay())).prop_map(|(delay, hold)| Ending::Retry(delay, hold)),
         3 => reason.prop_map(Ending::Bury),
         3 => Just(Ending::Release),
+        2 => (0..3_u8, option::weighted(0.8, 100_000_000_000..100_000_000_004_u64), 0..2_u64)
+            .prop_map(|(number, due, missed)| Ending::Plan(number, due, missed)),
         2 => (delay(), sent).prop_map(|(pause, sent)| Ending::Defer(pause, sent)),
     ]
 }

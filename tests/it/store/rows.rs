@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use punctual::{
     message::LogRecord,
     store::{
-        Partition,
-        memory::{MemoryFlows, MemoryPartition, SHUT, SortedSet},
+        Partition, ScheduleOwner,
+        memory::{MemoryFlows, MemoryPartition, MemorySchedule, SHUT, SortedSet},
     },
 };
 use redis::aio::MultiplexedConnection;
@@ -55,6 +55,7 @@ pub async fn read(connection: &mut MultiplexedConnection, partition: &Partition)
         paused,
         bytes: bytes.unwrap_or(0),
         flow: flows(connection, partition).await,
+        schedules: schedules(connection, partition).await,
     }
 }
 
@@ -80,6 +81,43 @@ async fn flows(connection: &mut MultiplexedConnection, partition: &Partition) ->
         slots: slots.into_iter().collect(),
         rules,
     }
+}
+
+async fn schedules(connection: &mut MultiplexedConnection, partition: &Partition) -> BTreeMap<String, MemorySchedule> {
+    let key = key(partition, "schedules");
+    let found: Hash<Vec<u8>> =
+        redis::cmd("HGETALL").arg(key).query_async(connection).await.expect("our keys hold our types");
+    found.into_iter().map(|(id, text)| (id, schedule(&text))).collect()
+}
+
+fn schedule(text: &[u8]) -> MemorySchedule {
+    let end = text.iter().position(|byte| *byte == b'\n').expect("a line feed");
+    let parts: Vec<&str> = std::str::from_utf8(&text[..end]).expect("text").split(' ').collect();
+    let [revision, paused, owner, file, size, runs] = parts[..] else { panic!("{parts:?}") };
+    let file_end = end + 1 + size.parse::<usize>().expect("a size");
+    MemorySchedule {
+        revision: revision.to_owned(),
+        is_paused: paused == "1",
+        owner: if owner == "file" {
+            ScheduleOwner::File { revision: file.parse().expect("a revision") }
+        } else {
+            ScheduleOwner::Api
+        },
+        flow: String::from_utf8(text[end + 1..file_end].to_vec()).expect("text"),
+        runs: runs.split(',').filter(|run| !run.is_empty()).map(str::to_owned).collect(),
+        tail: text[file_end..].to_vec().into(),
+    }
+}
+
+fn schedule_text(one: &MemorySchedule) -> Vec<u8> {
+    let MemorySchedule { revision, is_paused, owner, flow, runs, tail } = one;
+    let (owner, file) = match owner {
+        ScheduleOwner::File { revision } => ("file", *revision),
+        ScheduleOwner::Api => ("api", 0),
+    };
+    let (paused, size, runs) = (u8::from(*is_paused), flow.len(), runs.join(","));
+    let head = format!("{revision} {paused} {owner} {file} {size} {runs}\n{flow}");
+    [head.as_bytes(), tail].concat()
 }
 
 /// Puts `rows` into an empty partition.
@@ -131,6 +169,9 @@ pub async fn write(rows: &MemoryPartition, connection: &mut MultiplexedConnectio
     }
     for (name, at) in &rows.flow.slots {
         pipe.zadd(key(partition, "slots"), name, at).ignore();
+    }
+    for (id, one) in &rows.schedules {
+        pipe.hset(key(partition, "schedules"), id, schedule_text(one)).ignore();
     }
     if rows.held_bytes() > 0 {
         pipe.set(key(partition, "bytes"), rows.held_bytes()).ignore();

@@ -23,6 +23,7 @@ use super::{
     external,
     operation::{FAR, remember},
     rows::{PREFIX, key, write},
+    schedules,
 };
 use crate::support::all;
 
@@ -98,6 +99,9 @@ impl Bench {
             rows.flow.waiting.retain(|member| !member.ends_with("parked-too"));
         }
         rows.paused = scene == "resume";
+        if scene.contains("schedule") || scene.contains("occurrence") {
+            schedules::add(&mut rows, kind, scene == "resume a schedule");
+        }
         if scene == "claim only suspects" {
             let others: Vec<_> = rows
                 .pending
@@ -174,7 +178,7 @@ impl Bench {
             "bury new" => {
                 let named = ["fresh", "due", "other", "fresh", "dead", "ended"];
                 let batch = named.map(|id| (message(id, Due::NOW, false), "a broken header".to_owned()));
-                store.bury(&partition, &batch).await?;
+                store.bury(&partition, DeadReason::Invalid, &batch).await?;
             }
             "due" => drop(store.external_due(&external::place(scene)).await?),
             "persist" => drop(store.persist(&[b"dp:jobs:msg:due".to_vec(), b"dp:jobs:msg:fresh".to_vec()]).await?),
@@ -220,6 +224,9 @@ impl Bench {
             "register" | "repartition" => {
                 // Another largest payload, or another number of partitions of an empty route: something to write.
                 registered(if scene == "register" { &self.other } else { &self.repartitioned }).await?;
+            }
+            other if other.contains("schedule") || other.contains("occurrence") => {
+                return schedules::act(&store, other).await;
             }
             other => return steer(&store, other).await,
         }

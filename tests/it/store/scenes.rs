@@ -1,7 +1,7 @@
 //! The names of the scenes.
 
 /// Scene, and the script that it is about.
-pub const SCENES: [(&str, &str); 96] = [
+pub const SCENES: [(&str, &str); 110] = [
     ("ack", "settle"),
     ("bury", "settle"),
     ("cancel pending", "cancel"),
@@ -98,6 +98,20 @@ pub const SCENES: [(&str, &str); 96] = [
     ("tidy flights, flows", "tidy"),
     ("tidy parked, ordered", "tidy"),
     ("unpark", "unpark"),
+    ("set a schedule", "define"),
+    ("change a schedule", "define"),
+    ("keep a schedule", "define"),
+    ("delete a schedule", "define"),
+    ("pause a schedule", "define"),
+    ("resume a schedule", "define"),
+    ("look at a schedule", "schedules"),
+    ("list schedules", "schedules"),
+    ("end occurrences", "settle"),
+    ("transfer an occurrence", "transfer"),
+    ("set a schedule, flows", "define"),
+    ("delete a schedule, flows", "define"),
+    ("end occurrences, flows", "settle"),
+    ("transfer an occurrence, ordered", "transfer"),
 ];
 
 /// What a scene does, and on which kind of route: "flows", "ordered" or nothing.

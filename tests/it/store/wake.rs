@@ -17,7 +17,10 @@ use crate::support::proxy::{Mode, Proxy};
 const WAKING: [&str; 8] =
     ["move", "release", "restore", "resume", "schedule", "settle in every way", "produce", "unpark"];
 /// Those that only do so where nothing earlier is pending.
-const WAKING_ALONE: [&str; 11] = [
+const WAKING_ALONE: [&str; 14] = [
+    "set a schedule",
+    "change a schedule",
+    "transfer an occurrence",
     "defer",
     "recover",
     "retry",

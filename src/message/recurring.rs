@@ -1,0 +1,108 @@
+//! Messages of schedules.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::{MessageId, Metadata, Origin, StoredMessage};
+use crate::{recurrence::Rule, time::UnixMillis};
+
+/// Maximum length of the name of a schedule, in bytes: the id of a dead letter adds 14 or more.
+pub const MAX_SCHEDULE_BYTES: usize = 100;
+
+/// Last character of the stored id of a schedule's message. Ids of users do not have it.
+const MARK: char = '@';
+
+/// What the message of a schedule has besides those of users.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recurring {
+    /// Changes with the definition.
+    pub revision: String,
+    pub rule: Rule,
+    /// Milliseconds after which an occurrence that was not sent expires.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_after: Option<u64>,
+}
+
+impl MessageId {
+    /// The stored id of a schedule's message.
+    ///
+    /// # Errors
+    /// When `name` is no name of a schedule.
+    pub fn of_schedule(name: &str) -> Result<Self, String> {
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+        if (1..=MAX_SCHEDULE_BYTES).contains(&name.len()) && name.bytes().all(allowed) && !name.starts_with('.') {
+            Ok(Self(format!("{name}{MARK}").into()))
+        } else {
+            Err(format!("a name is 1 to {MAX_SCHEDULE_BYTES} of A-Za-z0-9._-, and does not begin with a dot"))
+        }
+    }
+
+    /// An id as it is stored: that of a user's message, or of a schedule.
+    ///
+    /// # Errors
+    /// Those of `parse`.
+    pub fn stored(text: &str) -> Result<Self, String> {
+        match text.strip_suffix(MARK) {
+            Some(name) => Self::of_schedule(name),
+            None => Self::parse(text),
+        }
+    }
+
+    /// The name of the schedule whose message has this id.
+    pub fn schedule(&self) -> Option<&str> {
+        self.0.strip_suffix(MARK)
+    }
+}
+
+/// The id that consumers see: `<name>@<time>`.
+pub fn occurrence_id(schedule: &str, occurrence: UnixMillis) -> String {
+    let time = occurrence.to_rfc3339();
+    format!("{schedule}{MARK}{}", time.strip_suffix(".000Z").map_or(time.clone(), |seconds| format!("{seconds}Z")))
+}
+
+/// An occurrence that died: its message, with an id of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadOccurrence {
+    pub id: MessageId,
+    pub metadata: Metadata,
+    pub payload: Bytes,
+}
+
+impl DeadOccurrence {
+    /// The occurrence in the stored message of `schedule`.
+    pub fn of(schedule: &str, message: &StoredMessage) -> Option<Self> {
+        let id = MessageId::parse(&format!("{schedule}~{}", message.due.get())).ok()?;
+        Some(Self { id, metadata: as_occurrence(schedule, message), payload: message.payload.clone() })
+    }
+}
+
+/// The metadata of an occurrence: those of a message that has the id of the occurrence.
+pub fn as_occurrence(schedule: &str, message: &StoredMessage) -> Metadata {
+    let mut origin = message.metadata.origin.as_deref().cloned().unwrap_or_else(Origin::default);
+    origin.id = Some(occurrence_id(schedule, message.due));
+    Metadata { origin: Some(origin.into()), recurring: None, ..message.metadata.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_of_a_schedule_is_no_id_of_a_user() {
+        let id = MessageId::of_schedule("nightly").unwrap();
+        assert_eq!((id.as_str(), id.schedule()), ("nightly@", Some("nightly")));
+        assert!(MessageId::parse("nightly@").is_err());
+        assert_eq!(MessageId::stored("nightly@"), Ok(id));
+        assert_eq!(MessageId::stored("nightly").unwrap().schedule(), None);
+        for bad in ["", ".a", "a b", "a@", "a:b", &"x".repeat(101)] {
+            assert!(MessageId::of_schedule(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_occurrence_is_named_after_its_time() {
+        let at = |millis| occurrence_id("nightly", UnixMillis::new(millis).unwrap());
+        assert_eq!(at(1_779_580_800_000), "nightly@2026-05-24T00:00:00Z");
+        assert_eq!(at(1_779_580_800_007), "nightly@2026-05-24T00:00:00.007Z");
+    }
+}

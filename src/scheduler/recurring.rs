@@ -1,0 +1,58 @@
+//! The occurrences of schedules: the message of a schedule is claimed, and one of its occurrences is sent.
+
+use crate::{
+    message::{DeadOccurrence, DeadReason, MessageId, StoredMessage, as_occurrence, codec},
+    metrics,
+    recurrence::{Plan, Timetable, Turn},
+    store::{ClaimEnd, Claimed, Planned},
+    time::UnixMillis,
+};
+
+/// Makes the claimed message of a schedule its occurrence. Any other message stays as it is. `now`: milliseconds.
+///
+/// # Errors
+/// How the claim ends if no occurrence is sent now.
+pub fn occurrence(claimed: &Claimed, message: StoredMessage, now: u64) -> Result<StoredMessage, ClaimEnd> {
+    let Some(schedule) = claimed.id.schedule() else { return Ok(message) };
+    let unreadable = |error: String| ClaimEnd::Bury { reason: DeadReason::Undecodable, error };
+    let Some(recurring) = &message.metadata.recurring else { return Err(unreadable("its rule is missing".into())) };
+    let timetable = recurring.rule.timetable().map_err(|error| unreadable(error.text))?;
+    let (due, planned) = (message.due.get(), message.accepted.get());
+    match timetable.turn(schedule, due, planned, claimed.tried, now) {
+        Turn::Plan(plan) => Err(ClaimEnd::Plan(planned_end(schedule, &timetable, &recurring.revision, plan))),
+        Turn::Send if claimed.crashed_out => {
+            let error = "its leases expired, the last ones alone".into();
+            Err(ClaimEnd::Bury { reason: DeadReason::Crash, error })
+        }
+        Turn::Send if recurring.expires_after.is_some_and(|after| now > due.saturating_add(after)) => {
+            let error = "claimed after it had expired".into();
+            Err(ClaimEnd::Bury { reason: DeadReason::Expired, error })
+        }
+        Turn::Send => Ok(StoredMessage { metadata: as_occurrence(schedule, &message), ..message }),
+    }
+}
+
+fn planned_end(schedule: &str, timetable: &Timetable, revision: &str, plan: Plan) -> Planned {
+    let occurrence = plan.occurrence.and_then(UnixMillis::new);
+    let at = occurrence.and_then(|occurrence| UnixMillis::new(timetable.fires(schedule, occurrence.get())));
+    Planned { revision: revision.to_owned(), occurrence, at: at.unwrap_or_default(), missed: plan.missed }
+}
+
+/// The dead letter of the occurrence in this stored body of a schedule. `None`: the body cannot be read.
+pub fn dead_occurrence(id: &MessageId, body: &bytes::Bytes) -> Option<DeadOccurrence> {
+    DeadOccurrence::of(id.schedule()?, &codec::decode(body).ok()?)
+}
+
+/// Counts the end of a claim of this id, if it is the message of a schedule. `now`: milliseconds.
+pub fn count(id: &MessageId, end: &ClaimEnd, now: u64) {
+    let Some(schedule) = id.schedule() else { return };
+    match end {
+        ClaimEnd::Ack => metrics::schedule_delivered(schedule, now),
+        ClaimEnd::Bury { .. } => metrics::schedule_dead(schedule),
+        ClaimEnd::Plan(plan) => {
+            metrics::schedule_missed(schedule, plan.missed);
+            metrics::schedule_next(schedule, plan.occurrence.map(UnixMillis::get));
+        }
+        ClaimEnd::Retry { .. } | ClaimEnd::Release { .. } | ClaimEnd::Defer { .. } => {}
+    }
+}

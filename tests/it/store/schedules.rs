@@ -1,0 +1,120 @@
+//! What scenes do with schedules: `tick@` waits, `flying@` and `gone@` are in flight, `gone@` was deleted meanwhile.
+
+use bytes::Bytes;
+use punctual::{
+    message::{DeadReason, MessageId, Metadata, Recurring, codec},
+    recurrence::Rule,
+    store::{
+        ClaimEnd, Lease, NEVER, NextOccurrence, Partition, Planned, ScheduleChange, ScheduleDefinition, ScheduleOwner,
+        Settlement, Store, StoreError, Token, Transfer,
+        memory::{MemoryPartition, MemorySchedule},
+        redis::RedisStore,
+    },
+    time::UnixMillis,
+};
+
+use super::{
+    content::{FAR_AHEAD, HELD_UNTIL, LONG_AGO},
+    scene::{LISTS, partition},
+};
+
+const TOKEN: u64 = HELD_UNTIL - 7;
+
+fn id(name: &str) -> MessageId {
+    MessageId::of_schedule(name).expect("a name")
+}
+
+fn definition(name: &str, revision: &str) -> ScheduleDefinition {
+    let recurring = Recurring { revision: revision.into(), rule: Rule::default(), expires_after: None };
+    let metadata = Metadata { recurring: Some(recurring.into()), flow: Some("a".into()), ..Metadata::default() };
+    ScheduleDefinition { id: id(name), owner: ScheduleOwner::Api, metadata, payload: Bytes::from_static(b"tick") }
+}
+
+fn stored(due: u64) -> Bytes {
+    let ScheduleDefinition { metadata, payload, .. } = definition("tick", "r1");
+    let at = |millis| UnixMillis::new(millis).expect("below 2^53");
+    codec::encode(&punctual::message::StoredMessage { due: at(due), accepted: at(LONG_AGO), metadata, payload })
+}
+
+/// Adds the schedules to a state.
+pub fn add(rows: &mut MemoryPartition, kind: &str, paused: bool) {
+    for (name, is_waiting) in [("tick@", true), ("flying@", false), ("gone@", false)] {
+        let due = if is_waiting { FAR_AHEAD } else { LONG_AGO };
+        rows.bodies.insert(name.to_owned(), stored(due));
+        if is_waiting {
+            rows.pending.insert(name, if paused { NEVER } else { due });
+        } else {
+            rows.unack.insert(name, TOKEN);
+        }
+        if !kind.is_empty() {
+            rows.flow.flows.insert(name.to_owned(), format!("{} a", 90 + name.len()));
+            if !is_waiting {
+                rows.flow.flights.insert(format!("a\0{name}"));
+            }
+        }
+        if name != "gone@" {
+            let ScheduleDefinition { metadata, payload, owner, .. } = definition("tick", "r1");
+            let one = MemorySchedule {
+                revision: "r1".into(),
+                is_paused: paused && is_waiting,
+                owner,
+                flow: "a".into(),
+                runs: (0..20).map(|n| format!("d{n}+1")).collect(),
+                tail: codec::tail(&metadata, &payload),
+            };
+            rows.schedules.insert(name.to_owned(), one);
+        }
+    }
+    rows.bytes = rows.held_bytes();
+}
+
+fn lease(name: &str) -> Lease {
+    Lease { id: id(name), token: Token(TOKEN), bytes: stored(LONG_AGO).len() }
+}
+
+pub async fn act(store: &RedisStore, scene: &str) -> Result<(), StoreError> {
+    let partition: Partition = partition();
+    let at = UnixMillis::new(LONG_AGO).expect("below 2^53");
+    let next = NextOccurrence::At { occurrence: at, at };
+    let set = async |name, revision, replaces, next| {
+        store.set_schedule(&partition, &definition(name, revision), replaces, next).await
+    };
+    let change = match scene {
+        "set a schedule" => (set("new", "r1", None, next).await?, ScheduleChange::Created),
+        "change a schedule" => (set("tick", "r2", Some("r1"), next).await?, ScheduleChange::Changed),
+        "keep a schedule" => (set("tick", "r2", Some("r1"), NextOccurrence::Kept).await?, ScheduleChange::Changed),
+        "delete a schedule" => {
+            (store.delete_schedule(&partition, &id("tick"), ScheduleOwner::Api).await?, ScheduleChange::Deleted)
+        }
+        "pause a schedule" | "resume a schedule" => {
+            let pause = scene.starts_with("pause");
+            (store.pause_schedule(&partition, &id("tick"), pause).await?, ScheduleChange::Changed)
+        }
+        "look at a schedule" => return store.schedule_state(&partition, &id("tick")).await.map(drop),
+        "list schedules" => return store.schedules(&partition).await.map(drop),
+        "end occurrences" => return end(store, &partition).await,
+        "transfer an occurrence" => {
+            let transfer = |name| Transfer { lease: lease(name), list: LISTS[0].into(), value: "x".into() };
+            return store.transfer(&partition, &[transfer("flying"), transfer("gone")]).await.map(drop);
+        }
+        other => panic!("no scene `{other}`"),
+    };
+    assert_eq!(change.0, change.1, "{scene}");
+    Ok(())
+}
+
+async fn end(store: &RedisStore, partition: &Partition) -> Result<(), StoreError> {
+    let plan = Planned {
+        revision: "r1".into(),
+        occurrence: UnixMillis::new(FAR_AHEAD),
+        at: UnixMillis::new(FAR_AHEAD).unwrap_or_default(),
+        missed: 2,
+    };
+    let ends = [
+        ("flying", ClaimEnd::Plan(plan)),
+        ("gone", ClaimEnd::Ack),
+        ("tick", ClaimEnd::Bury { reason: DeadReason::Expired, error: "stale".into() }),
+    ];
+    let settlement = |(name, end)| Settlement { lease: lease(name), end };
+    store.settle(partition, &ends.map(settlement)).await.map(drop)
+}
