@@ -37,6 +37,7 @@ pub enum Of<'a> {
     Note(&'a str),
     /// A flow of the route, and a note or the change.
     Flow(&'a str, &'a str),
+    Schedule(&'a str),
     Route,
 }
 
@@ -52,15 +53,16 @@ impl Caller {
 
 /// Logs one line.
 pub fn log(token: &str, peer: Option<&str>, call: &str, route: &str, of: &Of<'_>, count: u64) {
-    let (mut id, mut selection, mut note, mut flow) = (None, None, None, None);
+    let (mut id, mut selection, mut note, mut flow, mut schedule) = (None, None, None, None, None);
     match of {
         Of::Id(one) => id = Some(one.as_str()),
         Of::Selection(text) => selection = Some(&**text),
         Of::Note(text) => note = Some(*text).filter(|note| !note.is_empty()),
         Of::Flow(key, text) => (flow, note) = (Some(*key), Some(*text).filter(|text| !text.is_empty())),
+        Of::Schedule(name) => schedule = Some(*name),
         Of::Route => {}
     }
-    tracing::info!(token, peer, call, route, flow, id, selection, note, count, "audit");
+    tracing::info!(token, peer, call, route, flow, schedule, id, selection, note, count, "audit");
 }
 
 /// The selection as text for a line.

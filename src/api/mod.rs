@@ -36,6 +36,7 @@ mod readers;
 mod replaced;
 mod routes;
 mod scheduled;
+mod schedules;
 mod server;
 mod shown;
 mod spare;
@@ -49,7 +50,7 @@ use axum::{
     Router,
     http::Method,
     middleware::{from_fn, from_fn_with_state},
-    routing::{MethodRouter, delete, get, patch, post},
+    routing::{MethodRouter, delete, get, patch, post, put},
 };
 
 use self::auth::Access;
@@ -118,6 +119,7 @@ fn endpoints() -> Vec<Endpoint> {
     const MESSAGES: &str = "/v1/routes/{route}/messages";
     const MESSAGE: &str = "/v1/routes/{route}/messages/{id}";
     const FLOWS: &str = "/v1/routes/{route}/flows";
+    const SCHEDULE: &str = "/v1/schedules/{name}";
     const FLOW: &str = "/v1/routes/{route}/flows/{flow}";
     let (schedule, read, admin) =
         (Access::Needs(Right::Schedule), Access::Needs(Right::Read), Access::Needs(Right::Admin));
@@ -149,6 +151,15 @@ fn endpoints() -> Vec<Endpoint> {
         call(Method::PATCH, FLOW, admin, patch(flows::change)),
         call(Method::POST, "/v1/routes/{route}/flows/{flow}/pause", admin, post(flows::pause)),
         call(Method::POST, "/v1/routes/{route}/flows/{flow}/resume", admin, post(flows::resume)),
+        call(Method::GET, "/v1/schedules", read, get(schedules::list)),
+        call(Method::POST, "/v1/schedules/preview", read, post(schedules::preview)),
+        call(Method::GET, SCHEDULE, read, get(schedules::look_at)),
+        call(Method::PUT, SCHEDULE, admin, put(schedules::set)),
+        call(Method::DELETE, SCHEDULE, admin, delete(schedules::delete)),
+        call(Method::POST, "/v1/schedules/{name}/run", admin, post(schedules::run)),
+        call(Method::POST, "/v1/schedules/{name}/pause", admin, post(schedules::pause)),
+        call(Method::POST, "/v1/schedules/{name}/resume", admin, post(schedules::resume)),
+        with(Method::GET, "/v1/schedules/{name}/next", read, schedules::NEXT_QUERY, get(schedules::next)),
         call(Method::GET, "/v1/routes", read, get(routes::list)),
         call(Method::GET, "/v1/routes/{route}", read, get(routes::stats)),
         call(Method::GET, "/v1/overview", read, get(overview::overview)),

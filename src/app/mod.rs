@@ -12,6 +12,7 @@ mod mover;
 mod open_files;
 pub mod reachability;
 mod restorer;
+mod schedules;
 pub mod serve;
 pub mod settings;
 pub mod sinks;

@@ -21,7 +21,7 @@ use super::{
     instance::Instance,
     janitor, keeper,
     listening::{listen, listen_for_probes},
-    mover, open_files, restorer, settings,
+    mover, open_files, restorer, schedules, settings,
     sinks::RunningSink,
     sources,
 };
@@ -108,6 +108,8 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let (queue, wakes, scheduler) = (instance.queue.clone(), instance.wakes, instance.scheduler);
     let janitors = janitor::run(instance.janitors, instance.store.clone(), instance.incidents.clone(), stopped.clone());
     let restorer = restorer::run(instance.partitions, instance.store.clone(), stopped.clone());
+    let file = schedules::FileSchedules { schedules: config.schedules.clone(), revision: config.schedules_revision };
+    let schedules = schedules::run(file, queue.clone(), queue.registered(), stopped.clone());
     let mover = mover::run(instance.store.clone(), instance.incidents.clone(), stopped.clone());
     let sources = sources::run(instance.running_sources, queue.clone(), instance.incidents.clone(), stopped.clone());
     let mut deliveries = tokio::spawn(async move {
@@ -115,7 +117,8 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
             Ok(()) = preparation => check_own_lists(),
             () = asked(stopped.clone()) => return,
         }
-        let work = async { tokio::join!(scheduler.run(stopped.clone()), sources, janitors, restorer, mover) };
+        let work =
+            async { tokio::join!(scheduler.run(stopped.clone()), sources, janitors, restorer, mover, schedules) };
         tokio::select! {
             // Without routes `work` ends at once.
             _ = work => asked(stopped).await,

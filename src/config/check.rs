@@ -19,11 +19,12 @@ use super::{
     redis::{RedisConfig, RedisTopology},
     registry::Registry,
     routes::{self, Route, Surroundings},
+    schedules::{self, ScheduleEntry},
     server::Server,
     shared::Context,
-    value::Period,
+    value::{Period, Whole},
 };
-use crate::source::SourceSettings;
+use crate::{source::SourceSettings, time::MAX_MILLIS};
 
 /// The configuration of punctual. Text expands `${VAR}`, `${VAR:-default}` and `${file:/path}`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -55,6 +56,12 @@ pub struct Root {
     /// Sources by name: where messages come from, besides the API.
     #[schemars(with = "BTreeMap<String, Json>")]
     sources: Dict,
+    /// Recurring schedules by name.
+    #[schemars(with = "BTreeMap<String, ScheduleEntry>")]
+    schedules: Dict,
+    /// Revision of the schedules: 0 to 9007199254740991. Raise it to delete schedules that were removed, and so that an
+    /// instance with an older file does not set its own again.
+    schedules_revision: Whole<0, MAX_MILLIS>,
 }
 
 /// Default of `max_sleep` on a cluster, where polls of several partitions cannot share a call.
@@ -77,6 +84,10 @@ pub fn config(root: Root, registry: &Registry, built_in: &Dict, problems: &mut P
     check_sources(&sources, &route_names, is_cluster, problems);
     let around = Surroundings { sink_names: &sink_names, sinks: &sinks, sources: &sources, max_payload };
     let routes = routes::all(root.routes, root.route_defaults, built_in("route_defaults"), &around, problems);
+    checked_names(&root.schedules, "schedules", problems);
+    let revision = root.schedules_revision.0;
+    let now = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0);
+    let schedules = schedules::all(root.schedules, revision, &routes, &route_names, now, problems);
     let is_set = problems.origins.contains_key(&Path::of("max_sleep"));
     let max_sleep = if is_cluster && !is_set { MAX_SLEEP_ON_CLUSTER } else { root.max_sleep.0 };
     for name in sinks.keys().filter(|name| routes.values().all(|route| *route.sink != ***name)) {
@@ -91,6 +102,8 @@ pub fn config(root: Root, registry: &Registry, built_in: &Dict, problems: &mut P
         sinks,
         routes,
         sources,
+        schedules,
+        schedules_revision: revision,
         warnings: Vec::new(),
     }
 }

@@ -30,7 +30,7 @@ pub use self::{
     value::{Flag, List, Period, Property, Real, Size, Whole},
 };
 
-use crate::{sink::SinkSettings, source::SourceSettings};
+use crate::{queue::NewSchedule, sink::SinkSettings, source::SourceSettings};
 
 mod address;
 mod auth;
@@ -46,6 +46,7 @@ mod redis;
 mod registry;
 mod remedy;
 mod routes;
+mod schedules;
 mod schema;
 mod server;
 mod shared;
@@ -68,6 +69,8 @@ pub struct Config {
     pub sinks: BTreeMap<String, Arc<dyn SinkSettings>>,
     pub routes: BTreeMap<String, RouteConfig>,
     pub sources: BTreeMap<String, Arc<dyn SourceSettings>>,
+    pub schedules: Vec<NewSchedule>,
+    pub schedules_revision: u64,
     /// Valid settings that are perhaps not intended.
     pub warnings: Vec<Problem>,
 }

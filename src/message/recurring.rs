@@ -60,15 +60,15 @@ pub fn occurrence_id(schedule: &str, occurrence: UnixMillis) -> String {
     format!("{schedule}{MARK}{}", time.strip_suffix(".000Z").map_or(time.clone(), |seconds| format!("{seconds}Z")))
 }
 
-/// An occurrence that died: its message, with an id of its own.
+/// An occurrence as a message of its own: one that died, or that was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeadOccurrence {
+pub struct OccurrenceMessage {
     pub id: MessageId,
     pub metadata: Metadata,
     pub payload: Bytes,
 }
 
-impl DeadOccurrence {
+impl OccurrenceMessage {
     /// The occurrence in the stored message of `schedule`.
     pub fn of(schedule: &str, message: &StoredMessage) -> Option<Self> {
         let id = MessageId::parse(&format!("{schedule}~{}", message.due.get())).ok()?;

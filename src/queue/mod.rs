@@ -13,10 +13,12 @@ mod merge;
 mod pending;
 mod registry;
 mod scatter;
+mod schedules;
 
 pub use growth::Room;
 pub use handle::{Queue, check_due};
 pub use registry::StartError;
+pub use schedules::{NewSchedule, RouteSchedule, ScheduleError};
 
 use std::sync::Arc;
 

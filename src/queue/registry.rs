@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::FutureExt;
 use tokio::{
-    sync::Mutex,
+    sync::{Mutex, watch},
     time::{Instant, timeout},
 };
 
@@ -31,6 +31,8 @@ pub struct RouteRegistry {
     store: Arc<RedisStore>,
     allow_eviction: bool,
     known: Mutex<Known>,
+    /// Number of times that routes were registered that were not there.
+    registered: watch::Sender<u64>,
 }
 
 #[derive(Default)]
@@ -77,7 +79,7 @@ impl RouteRegistry {
     pub fn new(store: Arc<RedisStore>, allow_eviction: bool) -> Self {
         metrics::begin_redis_errors([EMPTIED]);
         metrics::wakeups_denied(0);
-        Self { store, allow_eviction, known: Mutex::default() }
+        Self { store, allow_eviction, known: Mutex::default(), registered: watch::Sender::new(0) }
     }
 
     /// Registers scripts and routes. If the server has them, this takes one command, plus the check of permissions. A
@@ -106,6 +108,9 @@ impl RouteRegistry {
         }
         let generation = self.generation();
         let registrations = self.store.register().await?;
+        if registrations.routes.iter().any(|(_, registration)| *registration != Registration::Kept) {
+            self.registered.send_modify(|times| *times += 1);
+        }
         if !first {
             tell_of_loss(&registrations);
         }
@@ -121,6 +126,11 @@ impl RouteRegistry {
         known.generation = Some(generation);
         self.store.servers().found_master(generation).await;
         Ok(())
+    }
+
+    /// Changes when routes are registered that were not there.
+    pub fn registered(&self) -> watch::Receiver<u64> {
+        self.registered.subscribe()
     }
 
     /// Whether some partitions can be served although `prepare` fails because a primary of a cluster is down.

@@ -27,7 +27,7 @@ const MAX_CAUGHT_UP: u16 = 1000;
 const COMPARED: usize = 400;
 
 /// What happens to occurrences whose time passed before they could be sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Missed {
     /// None of them is sent.

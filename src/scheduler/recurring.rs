@@ -1,7 +1,7 @@
 //! The occurrences of schedules: the message of a schedule is claimed, and one of its occurrences is sent.
 
 use crate::{
-    message::{DeadOccurrence, DeadReason, MessageId, StoredMessage, as_occurrence, codec},
+    message::{DeadReason, MessageId, OccurrenceMessage, StoredMessage, as_occurrence, codec},
     metrics,
     recurrence::{Plan, Timetable, Turn},
     store::{ClaimEnd, Claimed, Planned},
@@ -39,8 +39,8 @@ fn planned_end(schedule: &str, timetable: &Timetable, revision: &str, plan: Plan
 }
 
 /// The dead letter of the occurrence in this stored body of a schedule. `None`: the body cannot be read.
-pub fn dead_occurrence(id: &MessageId, body: &bytes::Bytes) -> Option<DeadOccurrence> {
-    DeadOccurrence::of(id.schedule()?, &codec::decode(body).ok()?)
+pub fn dead_occurrence(id: &MessageId, body: &bytes::Bytes) -> Option<OccurrenceMessage> {
+    OccurrenceMessage::of(id.schedule()?, &codec::decode(body).ok()?)
 }
 
 /// Counts the end of a claim of this id, if it is the message of a schedule. `now`: milliseconds.

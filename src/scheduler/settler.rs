@@ -27,6 +27,7 @@ use super::{
 };
 use crate::{
     incidents::Sample,
+    message::MessageId,
     store::{ClaimEnd, Lease, Partition, Settled, Settlement, Store, StoreError},
 };
 
@@ -54,6 +55,8 @@ struct Item {
     lease_ends: Instant,
     /// The stored body of the message of a schedule, until its dead letter is stored.
     occurrence: Option<Bytes>,
+    /// The id of that dead letter.
+    buried_as: Option<MessageId>,
     /// `None` once freed.
     permits: Option<Permits>,
     /// Kept until the store has answered.
@@ -108,7 +111,9 @@ impl Settler {
     pub fn settle_with(&self, held: Held, end: ClaimEnd, detail: Option<String>) {
         let Held { lease, lease_ends, permits, suspects, occurrence, .. } = held;
         let permits = Some(permits);
-        let item = Item { lease, lease_ends, occurrence, permits, _suspects: suspects, end, detail, repeated: false };
+        let (buried_as, repeated) = (None, false);
+        let item =
+            Item { lease, lease_ends, occurrence, buried_as, permits, _suspects: suspects, end, detail, repeated };
         // The task has ended only after an abort; the message returns when its lease expires.
         let _ = self.sender.send(item);
     }
@@ -237,7 +242,7 @@ impl SettleTask {
         let metrics = &self.route.metrics;
         let now = jiff::Timestamp::now().as_millisecond();
         let now = u64::try_from(now).unwrap_or(0);
-        for (Item { lease, lease_ends, end, repeated, .. }, verdict) in settled.iter().zip(verdicts) {
+        for (Item { lease, lease_ends, end, repeated, buried_as, .. }, verdict) in settled.iter().zip(verdicts) {
             if !took_effect(*verdict, *lease_ends, *repeated) {
                 metrics.stale(end.name(), 1);
                 continue;
@@ -248,7 +253,8 @@ impl SettleTask {
                 ClaimEnd::Ack => metrics.delivered.increment(1),
                 ClaimEnd::Retry { .. } => metrics.retried.increment(1),
                 ClaimEnd::Bury { reason, error } => {
-                    let sample = Sample { id: lease.id.to_string(), error: error.clone() };
+                    let id = buried_as.as_ref().unwrap_or(&lease.id).to_string();
+                    let sample = Sample { id, error: error.clone() };
                     self.route.died(*reason, 1, Some(sample));
                 }
                 ClaimEnd::Release { .. } | ClaimEnd::Defer { .. } => metrics.released.increment(1),
@@ -264,6 +270,7 @@ async fn bury_occurrences(store: &dyn Store, partition: &Partition, items: &mut 
         let (Some(body), ClaimEnd::Bury { error, .. }) = (&item.occurrence, item.stored_end()) else { continue };
         if let Some(occurrence) = dead_occurrence(&item.lease.id, body) {
             store.bury_occurrence(partition, &occurrence, *reason, &error).await?;
+            item.buried_as = Some(occurrence.id);
         }
         item.occurrence = None;
     }

@@ -16,7 +16,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
-use crate::message::{DeadOccurrence, DeadReason, MessageId};
+use crate::message::{DeadReason, MessageId, OccurrenceMessage};
 
 pub use self::{
     answer::{Cancelled, Found, Pause, Rescheduled, ScheduleStatus, Scheduled, Snapshot},
@@ -105,7 +105,7 @@ pub trait Store: Send + Sync + 'static {
     async fn bury_occurrence(
         &self,
         partition: &Partition,
-        occurrence: &DeadOccurrence,
+        occurrence: &OccurrenceMessage,
         reason: DeadReason,
         error: &str,
     ) -> Result<(), StoreError>;

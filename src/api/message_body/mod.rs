@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 
 #[cfg(test)]
 pub use self::fields::MAX_MESSAGES;
+pub use self::schedule::{parse_preview, parse_schedule};
 pub use self::selection::{
     DeadRequest, MAX_CONTAINS, PurgeRequest, parse_dead, parse_flow_change, parse_note, parse_nothing,
     parse_partitions, parse_purge,
@@ -27,6 +28,7 @@ use crate::{
 mod fields;
 mod headers;
 mod origin;
+mod schedule;
 mod selection;
 
 /// The content type of a message without one.
@@ -98,7 +100,8 @@ fn message(item: &RawValue, rules: &Rules, faults: &mut Faults) -> Option<NewMes
     let fields: Fields = faults.object(item, &at)?;
     let given_id = faults.field("id", given(fields.id), new_id);
     let due = due(fields.delay, fields.deliver_at, faults).unwrap_or(Due::NOW);
-    let (payload, default_type) = payload(&fields, rules.max_payload, faults).unwrap_or_default();
+    let (payload, default_type) =
+        payload(fields.payload, fields.payload_base64, rules.max_payload, faults).unwrap_or_default();
     let content_type = faults.field("content_type", filled(fields.content_type), read);
     let mut origin = faults.part("origin", given(fields.origin), origin::origin).unwrap_or_default();
     let mut key = faults.field("key", filled(fields.key), read);
@@ -143,9 +146,14 @@ fn message(item: &RawValue, rules: &Rules, faults: &mut Faults) -> Option<NewMes
 }
 
 /// The payload, with its default content type.
-fn payload(fields: &Fields, max: usize, faults: &mut Faults) -> Option<(Bytes, Option<&'static str>)> {
+fn payload(
+    payload: Option<&RawValue>,
+    payload_base64: Option<&RawValue>,
+    max: usize,
+    faults: &mut Faults,
+) -> Option<(Bytes, Option<&'static str>)> {
     // `null` is a payload like any other.
-    let (name, raw) = match (fields.payload, given(fields.payload_base64)) {
+    let (name, raw) = match (payload, given(payload_base64)) {
         (Some(raw), None) => ("payload", raw),
         (None, Some(raw)) => ("payload_base64", raw),
         _ => {

@@ -13,7 +13,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::{
-    message::{DeadOccurrence, DeadReason, MessageId, Metadata, StoredMessage, codec},
+    message::{DeadReason, MessageId, Metadata, OccurrenceMessage, StoredMessage, codec},
     store::{
         Claim, ClaimRequest, CutLeases, Partition, Recovered, Settled, Settlement, Store, StoreError, Transfer,
         Transferred, WakeSignal,
@@ -315,7 +315,7 @@ impl Store for TestStore {
     async fn bury_occurrence(
         &self,
         partition: &Partition,
-        occurrence: &DeadOccurrence,
+        occurrence: &OccurrenceMessage,
         reason: DeadReason,
         error: &str,
     ) -> Result<(), StoreError> {

@@ -36,7 +36,7 @@ use super::{
     Transferred, WakeSignal,
 };
 use crate::{
-    message::{DeadOccurrence, DeadReason, NewMessage, OnConflict},
+    message::{DeadReason, NewMessage, OccurrenceMessage, OnConflict},
     time::{Due, ServerClock},
 };
 
@@ -162,11 +162,11 @@ impl Store for MemoryStore {
     async fn bury_occurrence(
         &self,
         partition: &Partition,
-        occurrence: &DeadOccurrence,
+        occurrence: &OccurrenceMessage,
         reason: DeadReason,
         error: &str,
     ) -> Result<(), StoreError> {
-        let DeadOccurrence { id, metadata, payload } = occurrence.clone();
+        let OccurrenceMessage { id, metadata, payload } = occurrence.clone();
         let partition = partition.among(partition.count, &id);
         let (due, on_conflict) = (Due::NOW, OnConflict::Keep);
         let message = NewMessage { id, due, payload, metadata, on_conflict, record: None };

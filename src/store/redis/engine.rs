@@ -19,7 +19,7 @@ use super::{
     script::{self, Call},
 };
 use crate::{
-    message::{DeadOccurrence, DeadReason, NewMessage, OnConflict},
+    message::{DeadReason, NewMessage, OccurrenceMessage, OnConflict},
     store::{
         Claim, ClaimEnd, ClaimRequest, Claimed, CutLeases, NEVER, Partition, Planned, Recovered, Sent, Settled,
         Settlement, Store, StoreError, Suspects, Token, Transfer, Transferred,
@@ -103,11 +103,11 @@ impl Store for RedisStore {
     async fn bury_occurrence(
         &self,
         partition: &Partition,
-        occurrence: &DeadOccurrence,
+        occurrence: &OccurrenceMessage,
         reason: DeadReason,
         error: &str,
     ) -> Result<(), StoreError> {
-        let DeadOccurrence { id, metadata, payload } = occurrence.clone();
+        let OccurrenceMessage { id, metadata, payload } = occurrence.clone();
         let partition = partition.among(partition.count, &id);
         let (due, on_conflict) = (Due::NOW, OnConflict::Keep);
         let message = NewMessage { id, due, payload, metadata, on_conflict, record: None };

@@ -1,0 +1,100 @@
+//! Sets the schedules of the configuration file in Redis: at the start, when Redis lost them, and every ten minutes.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, timeout_at},
+};
+
+use crate::{
+    metrics,
+    queue::{NewSchedule, Queue, ScheduleError},
+    store::{ScheduleChange, ScheduleOwner},
+};
+
+/// Interval at which lost schedules are found. Redis that was emptied is detected earlier.
+const INTERVAL: Duration = Duration::from_mins(10);
+
+/// Pause after a failure of Redis.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The schedules of a file, and its revision.
+#[derive(Clone, Debug, Default)]
+pub struct FileSchedules {
+    pub schedules: Vec<NewSchedule>,
+    pub revision: u64,
+}
+
+/// Runs until `stop`. `registered` changes when routes are registered, also in a Redis that was emptied.
+pub async fn run(
+    file: FileSchedules,
+    queue: Arc<Queue>,
+    mut registered: watch::Receiver<u64>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let work = async {
+        let mut is_first = true;
+        loop {
+            registered.mark_unchanged();
+            while let Err(error) = file.apply(&queue, is_first).await {
+                // The keeper reports an outage.
+                tracing::debug!(%error, "cannot set the schedules of the file");
+                sleep(RETRY_INTERVAL).await;
+            }
+            is_first = false;
+            // An error is the timeout, or the end of the process.
+            let _ = timeout_at(Instant::now() + INTERVAL, registered.changed()).await;
+        }
+    };
+    tokio::select! {
+        () = work => {}
+        _ = stop.wait_for(|stop| *stop) => {}
+    }
+}
+
+impl FileSchedules {
+    /// # Errors
+    /// When Redis fails.
+    async fn apply(&self, queue: &Queue, is_first: bool) -> Result<(), ScheduleError> {
+        for new in &self.schedules {
+            let name = new.id.schedule().unwrap_or_default();
+            match queue.set_schedule(new.clone()).await {
+                Ok(ScheduleChange::Unchanged) => {}
+                Ok(change) => tracing::info!(schedule = name, route = &*new.route, ?change, "set by the file"),
+                Err(error @ ScheduleError::Queue(_)) => return Err(error),
+                Err(ScheduleError::Older(_)) if !is_first => {}
+                Err(error) => tracing::warn!(schedule = name, %error, "the schedule of the file is not set"),
+            }
+        }
+        if is_first {
+            self.tidy(queue).await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes schedules of files with a lower revision that are not in this one, and begins the metrics of all.
+    async fn tidy(&self, queue: &Queue) -> Result<(), ScheduleError> {
+        let owner = ScheduleOwner::File { revision: self.revision };
+        for one in queue.schedules(&queue.routes()).await? {
+            let name = one.name().to_owned();
+            metrics::begin_schedule(&name);
+            metrics::schedule_next(&name, one.state.next.filter(|_| !one.state.is_paused).map(|next| next.get()));
+            let ScheduleOwner::File { revision } = one.state.owner else { continue };
+            if self.schedules.iter().any(|new| new.id == one.state.id) {
+                continue;
+            }
+            if revision < self.revision {
+                queue.delete_schedule(&one.state.id, owner).await?;
+                tracing::info!(schedule = name, "deleted: it is no longer in the file");
+            } else {
+                tracing::warn!(
+                    schedule = name,
+                    "the schedule of another file is not in this one, and goes on: to delete it, raise \
+                     `schedules_revision`"
+                );
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,156 @@
+//! Recurring schedules.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use figment::value::{Dict, Value};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value as Json;
+
+use super::{
+    problem::{Path, Problems},
+    read::{kind_of, read, unknown},
+    routes::RouteConfig,
+    value::{Period, Property, Whole, scalar},
+};
+use crate::{
+    message::{Headers, MessageId, Metadata},
+    queue::NewSchedule,
+    recurrence::{Missed, Rule},
+    store::ScheduleOwner,
+    time::{UnixMillis, parse_instant},
+};
+
+/// Maximum `every`, `jitter` and `expires_after`, in milliseconds: 100 years.
+const LONGEST: u64 = 100 * 8766 * 3_600_000;
+
+/// Content types of payloads: of text, and of others, which are sent as JSON.
+const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
+
+/// A message that is sent again and again.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ScheduleEntry {
+    /// Name of a route; required.
+    route: Arc<str>,
+    /// Five fields, six with seconds first, or `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`. This or `every`.
+    cron: Option<String>,
+    /// Interval, counted from `starts_at`, else from 1970: 1s to 100years. This or `cron`.
+    every: Option<Period<1_000, LONGEST>>,
+    /// IANA name of the time zone of `cron`. Unless set: UTC.
+    time_zone: Option<String>,
+    /// Time before which there is no occurrence, RFC 3339.
+    starts_at: Option<Moment>,
+    /// Time from which on there is no occurrence, RFC 3339.
+    ends_at: Option<Moment>,
+    /// Maximum time by which each occurrence is delayed, below the shortest interval. Unless set: 0s.
+    jitter: Option<Period<0, LONGEST>>,
+    /// Occurrences that could not be sent in time: `skip`, `last`, or `{ all: 10 }` for the last ones, 1 to 1000. Unless
+    /// set: last.
+    missed: Option<Missed>,
+    /// Text, or a value that is sent as JSON; required.
+    payload: Json,
+    /// Content type of the payload. Unless set: that of text or JSON.
+    content_type: Option<String>,
+    /// Key, as that of a message.
+    key: Option<String>,
+    /// Flow, as that of a message.
+    flow: Option<String>,
+    /// Headers by name.
+    #[schemars(with = "BTreeMap<String, String>")]
+    headers: Option<BTreeMap<String, Property>>,
+    /// Attempts before an occurrence becomes a dead letter: at least 1. Unless set: those of the route.
+    max_attempts: Option<Whole<1, { u32::MAX as u64 }>>,
+    /// Time after which an occurrence that was not sent becomes a dead letter. Unless set: never.
+    expires_after: Option<Period<1, LONGEST>>,
+}
+
+/// A point in time.
+#[derive(Clone, Copy, Debug)]
+struct Moment(UnixMillis);
+
+scalar!(Moment, |text| parse_instant(text).map(Moment), "an RFC 3339 time",
+    { "type": "string", "examples": ["2026-12-01T00:00:00Z"] });
+
+/// The schedules of a file. `now`: milliseconds.
+pub fn all(
+    entries: Dict,
+    revision: u64,
+    routes: &BTreeMap<String, RouteConfig>,
+    route_names: &std::collections::BTreeSet<String>,
+    now: u64,
+    problems: &mut Problems,
+) -> Vec<NewSchedule> {
+    let mut schedules = Vec::new();
+    for (name, entry) in entries {
+        let at = Path::of("schedules").key(&name);
+        let mut settings = match entry {
+            Value::Dict(_, settings) => settings,
+            other => {
+                problems.add(&at, format!("must be a mapping, not {}", kind_of(&other.to_actual())));
+                continue;
+            }
+        };
+        let Some(entry) = read::<ScheduleEntry>(&mut settings, &at, &Dict::new(), problems) else { continue };
+        if !route_names.contains(&*entry.route) {
+            problems.add(&at.key("route"), format!("route {}", unknown(&entry.route, route_names)));
+        } else if routes.contains_key(&*entry.route) {
+            schedules.extend(entry.check(&name, revision, &at, now, problems));
+        }
+    }
+    schedules
+}
+
+fn millis(period: Duration) -> u64 {
+    u64::try_from(period.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl ScheduleEntry {
+    fn check(self, name: &str, revision: u64, at: &Path, now: u64, problems: &mut Problems) -> Option<NewSchedule> {
+        let id = MessageId::of_schedule(name).map_err(|text| problems.add(at, text)).ok()?;
+        let rule = Rule {
+            cron: self.cron,
+            every: self.every.map(|every| millis(every.0)),
+            time_zone: self.time_zone,
+            starts_at: self.starts_at.map(|at| at.0.get()),
+            ends_at: self.ends_at.map(|at| at.0.get()),
+            jitter: self.jitter.map_or(0, |jitter| millis(jitter.0)),
+            missed: self.missed.unwrap_or_default(),
+        };
+        if let Err(error) = rule.check(now) {
+            // A file can outlive its schedules.
+            if error.field == "ends_at" && rule.timetable().is_ok() {
+                problems.warn(&at.key("ends_at"), "has passed, or is before the first occurrence: nothing is sent");
+            } else if !problems.is_refused(&at.key(error.field)) {
+                problems.add(&at.key(error.field), error.text);
+            }
+        }
+        let (payload, content_type) = match self.payload {
+            Json::String(text) => (text.into_bytes(), TEXT),
+            other => (other.to_string().into_bytes(), JSON),
+        };
+        let headers = self.headers.unwrap_or_default();
+        let headers = headers.into_iter().map(|(name, value)| (name, value.0.expose().to_owned()));
+        let metadata = Metadata {
+            headers: headers.collect::<Headers>(),
+            key: self.key,
+            flow: self.flow.filter(|flow| !flow.is_empty()),
+            content_type: Some(self.content_type.unwrap_or_else(|| content_type.to_owned())),
+            max_attempts: self.max_attempts.map(|most| u32::try_from(most.0).expect("within u32")),
+            ..Metadata::default()
+        };
+        for (field, text) in metadata.mistakes() {
+            problems.add(&at.key(field), text);
+        }
+        Some(NewSchedule {
+            id,
+            route: self.route,
+            owner: ScheduleOwner::File { revision },
+            rule,
+            expires_after: self.expires_after.map(|after| millis(after.0)),
+            metadata,
+            payload: payload.into(),
+        })
+    }
+}

@@ -1,0 +1,266 @@
+//! Recurring schedules: set, read, run, paused and deleted.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::try_join_all;
+
+use super::{Queue, QueueError};
+use crate::{
+    message::{MessageId, Metadata, NewMessage, OccurrenceMessage, OnConflict, Recurring, StoredMessage, digest},
+    metrics,
+    recurrence::{Rule, RuleError, Timetable},
+    store::{
+        NextOccurrence, Partition, ScheduleChange, ScheduleDefinition, ScheduleOwner, ScheduleState, Scheduled,
+        StoreError,
+    },
+    time::{Due, UnixMillis},
+};
+
+/// Attempts to set a schedule that others change at the same time.
+const MAX_ATTEMPTS: usize = 5;
+
+/// A schedule to set.
+#[derive(Clone, Debug)]
+pub struct NewSchedule {
+    /// `MessageId::of_schedule`.
+    pub id: MessageId,
+    pub route: Arc<str>,
+    pub owner: ScheduleOwner,
+    pub rule: Rule,
+    /// Milliseconds.
+    pub expires_after: Option<u64>,
+    pub metadata: Metadata,
+    pub payload: Bytes,
+}
+
+/// A schedule and its route.
+#[derive(Clone, Debug)]
+pub struct RouteSchedule {
+    pub route: Arc<str>,
+    pub state: ScheduleState,
+}
+
+impl RouteSchedule {
+    pub fn name(&self) -> &str {
+        self.state.id.schedule().unwrap_or_default()
+    }
+
+    /// The next occurrences at `now`, in milliseconds; none if it is paused.
+    pub fn following(&self, now: u64, count: usize) -> Vec<UnixMillis> {
+        let Ok(timetable) = self.state.recurring.rule.timetable() else { return Vec::new() };
+        let after = self.state.next.map_or(now, |next| next.get() - 1);
+        timetable.following(after).take(count).filter_map(UnixMillis::new).collect()
+    }
+}
+
+/// Why a schedule was not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ScheduleError {
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+    #[error("{}: {}", .0.field, .0.text)]
+    Rule(RuleError),
+    #[error("there is no schedule `{0}`")]
+    Unknown(String),
+    #[error("the schedule `{0}` is of the configuration file: change it there")]
+    Managed(String),
+    #[error("the schedule `{0}` is of a file with a higher `schedules_revision`")]
+    Older(String),
+    #[error("the schedule `{0}` is changed again and again by others")]
+    Conflict(String),
+}
+
+impl From<StoreError> for ScheduleError {
+    fn from(error: StoreError) -> Self {
+        Self::Queue(error.into())
+    }
+}
+
+impl NewSchedule {
+    /// The revision of the definition: equal for equal definitions, on all instances.
+    fn revision(&self) -> String {
+        let json = |value: serde_json::Result<String>| value.expect("strings and integers always serialize");
+        let parts = [
+            json(serde_json::to_string(&self.rule)),
+            json(serde_json::to_string(&self.metadata)),
+            format!("{:?}", self.expires_after),
+        ];
+        let id = digest(&[parts[0].as_bytes(), parts[1].as_bytes(), parts[2].as_bytes(), &self.payload]);
+        id.as_str().trim_start_matches('~')[..16].to_owned()
+    }
+}
+
+impl Queue {
+    fn place(&self, route: &str, id: &MessageId) -> Result<&Partition, QueueError> {
+        let route = self.route(route)?;
+        Ok(&route.at(id.partition(route.count())).0)
+    }
+
+    /// Changes when routes are registered that were not in Redis: it may have been emptied.
+    pub fn registered(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.registry.registered()
+    }
+
+    /// The schedule of this id, on whichever route.
+    pub async fn find_schedule(&self, id: &MessageId) -> Result<Option<RouteSchedule>, QueueError> {
+        let routes = self.routes();
+        let look = async |route: Arc<str>| {
+            let state = self.store.schedule_state(self.place(&route, id)?, id).await?;
+            Ok::<_, QueueError>(state.map(|state| RouteSchedule { route, state }))
+        };
+        Ok(try_join_all(routes.into_iter().map(look)).await?.into_iter().flatten().next())
+    }
+
+    /// All schedules of these routes, by name.
+    pub async fn schedules(&self, routes: &[Arc<str>]) -> Result<Vec<RouteSchedule>, QueueError> {
+        let mut all = Vec::new();
+        for route in routes {
+            for (partition, _) in &self.route(route)?.partitions {
+                let states = self.store.schedules(partition).await?;
+                all.extend(states.into_iter().map(|state| RouteSchedule { route: route.clone(), state }));
+            }
+        }
+        all.sort_by(|a, b| a.state.id.cmp(&b.state.id));
+        Ok(all)
+    }
+
+    /// Sets a schedule. One of the same name on another route is deleted. An equal one stays as it is.
+    ///
+    /// # Errors
+    /// `Rule` and `Managed`: nothing was changed.
+    pub async fn set_schedule(&self, new: NewSchedule) -> Result<ScheduleChange, ScheduleError> {
+        let name = new.id.schedule().unwrap_or_default().to_owned();
+        let found = self.route(&new.route)?;
+        if new.payload.len() > found.max_payload {
+            let text = format!("the payload takes {} bytes, at most {}", new.payload.len(), found.max_payload);
+            return Err(StoreError::Refused { slug: "too-large".into(), text }.into());
+        }
+        let now = self.now(&new.route).await?;
+        for _ in 0..MAX_ATTEMPTS {
+            let known = self.find_schedule(&new.id).await?;
+            let same = known.as_ref().filter(|known| known.route == new.route).map(|known| &known.state);
+            let is_same_rule = same.is_some_and(|state| state.recurring.rule == new.rule);
+            // A rule in force is not checked anew: its end can have passed.
+            let timetable = if is_same_rule { new.rule.timetable() } else { new.rule.check(now) };
+            let timetable = timetable.map_err(ScheduleError::Rule)?;
+            if let Some(other) = known.as_ref().filter(|known| known.route != new.route) {
+                self.delete(other, new.owner).await?;
+            }
+            let next = match same {
+                Some(state) if is_same_rule && !state.is_lost => NextOccurrence::Kept,
+                _ => first(&timetable, &name, now)?,
+            };
+            let change = self.define(&new, same.map(|state| &*state.recurring.revision), next).await?;
+            match change {
+                ScheduleChange::Conflict => continue,
+                ScheduleChange::Managed => return Err(ScheduleError::Managed(name)),
+                ScheduleChange::Older => return Err(ScheduleError::Older(name)),
+                ScheduleChange::Unchanged => {}
+                _ => {
+                    metrics::begin_schedule(&name);
+                    if let NextOccurrence::At { occurrence, .. } = next {
+                        metrics::schedule_next(&name, Some(occurrence.get()));
+                    }
+                }
+            }
+            return Ok(change);
+        }
+        Err(ScheduleError::Conflict(name))
+    }
+
+    async fn define(
+        &self,
+        new: &NewSchedule,
+        replaces: Option<&str>,
+        next: NextOccurrence,
+    ) -> Result<ScheduleChange, QueueError> {
+        let recurring =
+            Recurring { revision: new.revision(), rule: new.rule.clone(), expires_after: new.expires_after };
+        let metadata = Metadata { recurring: Some(recurring.into()), ..new.metadata.clone() };
+        let definition =
+            ScheduleDefinition { id: new.id.clone(), owner: new.owner, metadata, payload: new.payload.clone() };
+        let partition = self.place(&new.route, &new.id)?;
+        let set = || self.store.set_schedule(partition, &definition, replaces, next);
+        Ok(self.registry.when_open(set).await?)
+    }
+
+    async fn delete(&self, one: &RouteSchedule, owner: ScheduleOwner) -> Result<ScheduleChange, ScheduleError> {
+        let (id, name) = (&one.state.id, one.name().to_owned());
+        let partition = self.place(&one.route, id)?;
+        let change = self
+            .registry
+            .when_open(|| self.store.delete_schedule(partition, id, owner))
+            .await
+            .map_err(QueueError::from)?;
+        match change {
+            ScheduleChange::Managed => Err(ScheduleError::Managed(name)),
+            ScheduleChange::Older => Err(ScheduleError::Older(name)),
+            change => {
+                metrics::schedule_next(&name, None);
+                Ok(change)
+            }
+        }
+    }
+
+    /// Deletes a schedule. Its occurrence in flight ends as it is.
+    ///
+    /// # Errors
+    /// `Unknown` if there is none.
+    pub async fn delete_schedule(&self, id: &MessageId, owner: ScheduleOwner) -> Result<RouteSchedule, ScheduleError> {
+        let one = self.known_schedule(id).await?;
+        match self.delete(&one, owner).await? {
+            ScheduleChange::Absent => Err(ScheduleError::Unknown(one.name().to_owned())),
+            _ => Ok(one),
+        }
+    }
+
+    /// Pauses or resumes a schedule. Returns it as it was, and whether that changed anything.
+    ///
+    /// # Errors
+    /// `Unknown` if there is none.
+    pub async fn pause_schedule(&self, id: &MessageId, pause: bool) -> Result<(RouteSchedule, bool), ScheduleError> {
+        let one = self.known_schedule(id).await?;
+        let partition = self.place(&one.route, id)?;
+        let call = || self.store.pause_schedule(partition, id, pause);
+        match self.registry.when_open(call).await.map_err(QueueError::from)? {
+            ScheduleChange::Absent => Err(ScheduleError::Unknown(one.name().to_owned())),
+            change => Ok((one, change == ScheduleChange::Changed)),
+        }
+    }
+
+    /// Sends an occurrence now. The next one stays where it is.
+    ///
+    /// # Errors
+    /// `Unknown` if there is none.
+    pub async fn run_schedule(&self, id: &MessageId, via: &str) -> Result<(RouteSchedule, Scheduled), ScheduleError> {
+        let one = self.known_schedule(id).await?;
+        let now = UnixMillis::new(self.now(&one.route).await?).unwrap_or_default();
+        let RouteSchedule { state: ScheduleState { metadata, payload, recurring, .. }, .. } = &one;
+        let message = StoredMessage { due: now, accepted: now, metadata: metadata.clone(), payload: payload.clone() };
+        let Some(OccurrenceMessage { id, mut metadata, payload }) = OccurrenceMessage::of(one.name(), &message) else {
+            return Err(ScheduleError::Unknown(one.name().to_owned()));
+        };
+        metadata.expires_at = recurring.expires_after.map(|after| now.get().saturating_add(after));
+        let on_conflict = OnConflict::Keep;
+        let message = NewMessage { id, due: Due::NOW, payload, metadata, on_conflict, record: None };
+        let scheduled = self.schedule(&one.route, via, vec![message]).await?.swap_remove(0);
+        Ok((one, scheduled))
+    }
+
+    /// The schedule of this id.
+    ///
+    /// # Errors
+    /// `Unknown` if there is none.
+    pub async fn known_schedule(&self, id: &MessageId) -> Result<RouteSchedule, ScheduleError> {
+        let unknown = || ScheduleError::Unknown(id.schedule().unwrap_or_default().to_owned());
+        self.find_schedule(id).await?.ok_or_else(unknown)
+    }
+}
+
+fn first(timetable: &Timetable, name: &str, now: u64) -> Result<NextOccurrence, ScheduleError> {
+    let next = timetable.next(now);
+    let times = next.and_then(|next| UnixMillis::new(next).zip(UnixMillis::new(timetable.fires(name, next))));
+    let ended = || ScheduleError::Rule(RuleError { field: "ends_at", text: "has passed".into() });
+    times.map(|(occurrence, at)| NextOccurrence::At { occurrence, at }).ok_or_else(ended)
+}
