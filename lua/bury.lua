@@ -1,8 +1,8 @@
 -- include clock commit failures flow layout revival scores
--- Stores messages that a source could not read as dead letters, with the reason.
+-- Stores messages as dead letters, with the reason: those that a source could not read, and occurrences of schedules.
 --
 -- KEYS   messages dead errors pending unack route remembered [flow]
--- ARGV   required prefix of `route`, then for each message: id, "<reason>: <error>", body after the times, its flow if
+-- ARGV   required prefix of `route`, number of failed attempts, then for each message: id, "<reason>: <error>", body after the times, its flow if
 --        there are flow keys
 -- reply  for each message: 1 written | 0 its id is live, nothing written; error `PUNCTUAL unregistered <text>` when the
 --        partition is not open: the caller must register the route first
@@ -18,7 +18,7 @@ if refusal then return refusal end
 
 local now = math.floor(clock() / 1000)
 local ids, live = {}, {}
-for i = 2, #ARGV, EACH do ids[#ids + 1] = ARGV[i] end
+for i = 3, #ARGV, EACH do ids[#ids + 1] = ARGV[i] end
 for _, set in ipairs({ pending, unack, dead }) do
   for i, score in ipairs(redis.call('ZMSCORE', set, unpack(ids))) do
     if score then live[ids[i]] = true end
@@ -33,11 +33,11 @@ for i, id in ipairs(ids) do
     reply[i], live[id] = 1, true
     local n = #buried + 1
     buried[n] = id
-    local at = 2 + (i - 1) * EACH
+    local at = 3 + (i - 1) * EACH
     if flow then names[n] = ARGV[at + 3] end
     bodies[2 * n - 1], bodies[2 * n] = id, struct.pack('>BI8I8', VERSION, now, now) .. ARGV[at + 2]
     dead_scores[2 * n - 1], dead_scores[2 * n] = whole(now), id
-    texts[2 * n - 1], texts[2 * n] = id, failure(now, 0, ARGV[at + 1])
+    texts[2 * n - 1], texts[2 * n] = id, failure(now, ARGV[2], ARGV[at + 1])
   end
 end
 

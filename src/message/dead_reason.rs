@@ -23,6 +23,11 @@ impl DeadReason {
     pub const ALL: [Self; 7] =
         [Self::Rejected, Self::Attempts, Self::Expired, Self::Crash, Self::Orphan, Self::Undecodable, Self::Invalid];
 
+    /// Whether a message that dies for this reason was sent.
+    pub fn is_attempted(self) -> bool {
+        matches!(self, Self::Rejected | Self::Attempts)
+    }
+
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|reason| reason.as_str() == text)
     }

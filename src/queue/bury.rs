@@ -5,7 +5,7 @@ use crate::{
     message::{DeadReason, NewMessage},
     metrics,
     store::{
-        Partition,
+        Death, Partition,
         redis::{MAX_CALL_BYTES, MAX_ERROR_BYTES},
     },
 };
@@ -28,8 +28,7 @@ impl Queue {
         let bury = async |partition: &Partition, part: Vec<(NewMessage, String)>| {
             let mut taken = Vec::with_capacity(part.len());
             for batch in batches(&part) {
-                let of_batch =
-                    self.registry.when_open(|| self.store.bury(partition, DeadReason::Invalid, batch)).await?;
+                let of_batch = self.registry.when_open(|| self.store.bury(partition, Death::INVALID, batch)).await?;
                 metrics::dead(route, DeadReason::Invalid, of_batch.iter().filter(|taken| **taken).count() as u64);
                 taken.extend(of_batch);
             }

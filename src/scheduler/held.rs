@@ -19,8 +19,16 @@ pub struct Held {
     pub permits: Permits,
     /// For a suspect: the permission to have suspects in flight. One claim of a process has it at a time.
     pub suspects: Option<Arc<OwnedSemaphorePermit>>,
-    /// The stored body of the message of a schedule, for its dead letter.
-    pub occurrence: Option<Bytes>,
+    /// Only of the message of a schedule.
+    pub occurrence: Option<HeldOccurrence>,
+}
+
+/// What the dead letter of an occurrence is made of.
+pub struct HeldOccurrence {
+    /// The stored body of the schedule's message.
+    pub body: Bytes,
+    /// Failed attempts before this claim.
+    pub failures: u32,
 }
 
 /// The permits of a message: of its sink, and of its route's budget.

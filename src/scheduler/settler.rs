@@ -7,7 +7,6 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use bytes::Bytes;
 use tokio::{
     sync::{
         OwnedSemaphorePermit,
@@ -19,7 +18,7 @@ use tokio::{
 
 use super::{
     budget::GATHER_WAIT,
-    held::{Held, Permits},
+    held::{Held, HeldOccurrence, Permits},
     recurring::{self, dead_occurrence},
     route::ActiveRoute,
     store_backoff::{StoreBackoff, is_outage},
@@ -28,7 +27,7 @@ use super::{
 use crate::{
     incidents::Sample,
     message::MessageId,
-    store::{ClaimEnd, Lease, Partition, Settled, Settlement, Store, StoreError},
+    store::{ClaimEnd, Death, Lease, Partition, Settled, Settlement, Store, StoreError},
 };
 
 /// Maximum messages of one call; the store takes up to 1000.
@@ -53,8 +52,8 @@ pub struct Settler {
 struct Item {
     lease: Lease,
     lease_ends: Instant,
-    /// The stored body of the message of a schedule, until its dead letter is stored.
-    occurrence: Option<Bytes>,
+    /// Of the message of a schedule, until its dead letter is stored.
+    occurrence: Option<HeldOccurrence>,
     /// The id of that dead letter.
     buried_as: Option<MessageId>,
     /// `None` once freed.
@@ -267,9 +266,11 @@ impl SettleTask {
 async fn bury_occurrences(store: &dyn Store, partition: &Partition, items: &mut [Item]) -> Result<(), StoreError> {
     for item in items {
         let ClaimEnd::Bury { reason, .. } = &item.end else { continue };
-        let (Some(body), ClaimEnd::Bury { error, .. }) = (&item.occurrence, item.stored_end()) else { continue };
-        if let Some(occurrence) = dead_occurrence(&item.lease.id, body) {
-            store.bury_occurrence(partition, &occurrence, *reason, &error).await?;
+        let (Some(held), ClaimEnd::Bury { error, .. }) = (&item.occurrence, item.stored_end()) else { continue };
+        if let Some(occurrence) = dead_occurrence(&item.lease.id, &held.body) {
+            let failures = held.failures + u32::from(reason.is_attempted());
+            let death = Death { reason: *reason, failures };
+            store.bury_occurrence(partition, &occurrence, death, &error).await?;
             item.buried_as = Some(occurrence.id);
         }
         item.occurrence = None;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::{
-    message::MessageId,
+    message::{DeadReason, MessageId},
     time::{ServerClock, UnixMillis},
 };
 
@@ -98,6 +98,18 @@ pub struct Claim {
     /// When another instance last took messages of the partition, in microseconds; `None` if this instance was the
     /// last.
     pub taken_elsewhere: Option<u64>,
+}
+
+/// How a message is dead from the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Death {
+    pub reason: DeadReason,
+    pub failures: u32,
+}
+
+impl Death {
+    /// Of a message that could not be read.
+    pub const INVALID: Self = Self { reason: DeadReason::Invalid, failures: 0 };
 }
 
 /// Messages that a script made dead.

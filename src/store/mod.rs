@@ -16,11 +16,11 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
-use crate::message::{DeadReason, MessageId, OccurrenceMessage};
+use crate::message::{MessageId, OccurrenceMessage};
 
 pub use self::{
     answer::{Cancelled, Found, Pause, Rescheduled, ScheduleStatus, Scheduled, Snapshot},
-    claim::{Claim, ClaimRequest, Claimed, CutLeases, Deaths, Lease, Recovered, Suspects, Token},
+    claim::{Claim, ClaimRequest, Claimed, CutLeases, Death, Deaths, Lease, Recovered, Suspects, Token},
     flow::{FieldChange, FlowChange, FlowRules, FlowState, PARKED, RouteFlow},
     schedule::{NextOccurrence, RunResult, ScheduleChange, ScheduleDefinition, ScheduleOwner, ScheduleState},
     selection::{DeadAction, DeadGroup, DeadProgress, DeadWork, Expiry, Filter, Selection},
@@ -106,7 +106,7 @@ pub trait Store: Send + Sync + 'static {
         &self,
         partition: &Partition,
         occurrence: &OccurrenceMessage,
-        reason: DeadReason,
+        death: Death,
         error: &str,
     ) -> Result<(), StoreError>;
     /// Pushes to any lists; an error of one list does not affect the others. The caller bounds the bytes of all values.

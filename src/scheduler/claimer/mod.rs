@@ -21,7 +21,7 @@ use tokio::{
 use self::{claim::ClaimCapacity, overlong::Overlong};
 use super::{
     attempt::Batch,
-    held::{Held, Permits},
+    held::{Held, HeldOccurrence, Permits},
     opening::Opening,
     pace::{ClaimYield, Pace},
     route::ActiveRoute,
@@ -311,7 +311,10 @@ impl Claimer {
                     share: reservation.permit(codec::weight(&claimed.body)),
                 },
                 suspects: right.clone().filter(|_| claimed.suspect),
-                occurrence: claimed.id.schedule().map(|_| claimed.body.clone()),
+                occurrence: claimed
+                    .id
+                    .schedule()
+                    .map(|_| HeldOccurrence { body: claimed.body.clone(), failures: claimed.failures }),
             };
             (claimed, held)
         };

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::{
     message::{DeadReason, MessageId, Metadata, OccurrenceMessage, StoredMessage, codec},
     store::{
-        Claim, ClaimRequest, CutLeases, Partition, Recovered, Settled, Settlement, Store, StoreError, Transfer,
+        Claim, ClaimRequest, CutLeases, Death, Partition, Recovered, Settled, Settlement, Store, StoreError, Transfer,
         Transferred, WakeSignal,
         memory::{MemoryPartition, MemoryStore, PartitionSettings},
     },
@@ -316,10 +316,10 @@ impl Store for TestStore {
         &self,
         partition: &Partition,
         occurrence: &OccurrenceMessage,
-        reason: DeadReason,
+        death: Death,
         error: &str,
     ) -> Result<(), StoreError> {
-        self.call("bury", self.memory.bury_occurrence(partition, occurrence, reason, error)).await
+        self.call("bury", self.memory.bury_occurrence(partition, occurrence, death, error)).await
     }
 
     async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError> {

@@ -32,11 +32,11 @@ pub use self::{
     sorted_set::SortedSet,
 };
 use super::{
-    Claim, ClaimRequest, CutLeases, Partition, Recovered, Settled, Settlement, Store, StoreError, Transfer,
+    Claim, ClaimRequest, CutLeases, Death, Partition, Recovered, Settled, Settlement, Store, StoreError, Transfer,
     Transferred, WakeSignal,
 };
 use crate::{
-    message::{DeadReason, NewMessage, OccurrenceMessage, OnConflict},
+    message::{NewMessage, OccurrenceMessage, OnConflict},
     time::{Due, ServerClock},
 };
 
@@ -163,14 +163,14 @@ impl Store for MemoryStore {
         &self,
         partition: &Partition,
         occurrence: &OccurrenceMessage,
-        reason: DeadReason,
+        death: Death,
         error: &str,
     ) -> Result<(), StoreError> {
         let OccurrenceMessage { id, metadata, payload } = occurrence.clone();
         let partition = partition.among(partition.count, &id);
         let (due, on_conflict) = (Due::NOW, OnConflict::Keep);
         let message = NewMessage { id, due, payload, metadata, on_conflict, record: None };
-        self.update(&partition, |rows, now| rows.bury(reason, &[(message, error.to_owned())], now, self.settings));
+        self.update(&partition, |rows, now| rows.bury(death, &[(message, error.to_owned())], now, self.settings));
         Ok(())
     }
 

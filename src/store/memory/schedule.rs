@@ -10,11 +10,10 @@ use super::{
 };
 use crate::{
     message::{
-        Cancellation, DeadReason, Limit, LogRecord, MessageId, NewMessage, OnConflict, RouteLimits, State,
-        StoredMessage, codec,
+        Cancellation, Limit, LogRecord, MessageId, NewMessage, OnConflict, RouteLimits, State, StoredMessage, codec,
     },
     store::{
-        Cancelled, DeadAction, Expiry, Filter, PARKED, Rescheduled, ScheduleStatus, Scheduled, Selection,
+        Cancelled, DeadAction, Death, Expiry, Filter, PARKED, Rescheduled, ScheduleStatus, Scheduled, Selection,
         redis::Evicted,
     },
     time::Due,
@@ -144,7 +143,7 @@ impl MemoryPartition {
     /// not added if its id is live.
     pub fn bury(
         &mut self,
-        reason: DeadReason,
+        death: Death,
         batch: &[(NewMessage, String)],
         now: u64,
         settings: PartitionSettings,
@@ -157,7 +156,7 @@ impl MemoryPartition {
             }
             self.bodies.insert(id.to_owned(), codec::encode(&stored(message, now, now)));
             self.remembered.remove(id);
-            self.bury_at(id, now, 0, format!("{}: {error}", reason.as_str()));
+            self.bury_at(id, now, death.failures, format!("{}: {error}", death.reason.as_str()));
             true
         };
         let buried: Vec<_> = batch.iter().map(&mut bury).collect();

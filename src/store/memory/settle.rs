@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::partition::{MemoryPartition, PartitionSettings};
 use crate::{
-    message::{DeadReason, FlowLimits},
+    message::FlowLimits,
     store::{ClaimEnd, Lease, Sent, Settled, Settlement, Transfer, Transferred},
 };
 
@@ -19,11 +19,6 @@ pub struct MemoryLists {
     pub lists: BTreeMap<String, Vec<Bytes>>,
     /// Keys that hold a string instead of a list.
     pub strings: BTreeSet<String>,
-}
-
-/// Whether a message that died for this reason was sent.
-fn is_attempted(reason: DeadReason) -> bool {
-    matches!(reason, DeadReason::Rejected | DeadReason::Attempts)
 }
 
 impl MemoryPartition {
@@ -70,7 +65,7 @@ impl MemoryPartition {
             let (unsent, pause) = match end {
                 ClaimEnd::Ack => (false, None),
                 ClaimEnd::Bury { .. } if Self::recurs(&lease.id) => (false, None),
-                ClaimEnd::Bury { reason, .. } => (!is_attempted(*reason), None),
+                ClaimEnd::Bury { reason, .. } => (!reason.is_attempted(), None),
                 ClaimEnd::Release { .. } | ClaimEnd::Defer { sent: Sent::No, .. } | ClaimEnd::Plan(_) => (true, None),
                 ClaimEnd::Retry { hold, .. } | ClaimEnd::Defer { sent: Sent::Yes { hold }, .. } => (false, *hold),
             };
@@ -121,7 +116,7 @@ impl MemoryPartition {
                 self.pending.insert(id, after(*delay));
             }
             ClaimEnd::Bury { reason, error } => {
-                let attempted = is_attempted(*reason);
+                let attempted = reason.is_attempted();
                 self.bytes = self.bytes.saturating_sub(self.size(id));
                 let error = format!("{}: {error}", reason.as_str());
                 self.bury_at(id, now, failures + u32::from(attempted), error);
@@ -153,6 +148,7 @@ impl MemoryPartition {
                 self.depart(&[(lease.id.as_str(), 0)], now / 1000);
             }
             let id = lease.id.as_str();
+            self.unack.remove(id);
             if !(Self::recurs(&lease.id) && self.recur(id, now / 1000, 'd', None, settings.flow.is_some())) {
                 self.delete(id);
                 done.push(lease.id.clone());

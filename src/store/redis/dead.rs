@@ -15,7 +15,7 @@ use super::{
 use crate::{
     message::{DeadLimits, DeadReason, MessageId, NewMessage, codec},
     metrics,
-    store::{DeadAction, DeadGroup, DeadProgress, DeadWork, Expiry, Filter, Partition, Selection, StoreError},
+    store::{DeadAction, DeadGroup, DeadProgress, DeadWork, Death, Expiry, Filter, Partition, Selection, StoreError},
     time::UnixMillis,
 };
 
@@ -25,27 +25,27 @@ impl RedisStore {
     pub async fn bury(
         &self,
         partition: &Partition,
-        reason: DeadReason,
+        death: Death,
         batch: &[(NewMessage, String)],
     ) -> Result<Vec<bool>, StoreError> {
         let in_flight = self.pull(partition, batch.iter().map(|(message, _)| &message.id)).await?;
         if !in_flight.is_empty() {
             let here: Vec<_> =
                 batch.iter().filter(|(message, _)| !in_flight.contains_key(&message.id)).cloned().collect();
-            let taken = if here.is_empty() { Vec::new() } else { self.bury_here(partition, reason, &here).await? };
+            let taken = if here.is_empty() { Vec::new() } else { self.bury_here(partition, death, &here).await? };
             let mut taken = taken.into_iter();
             let answer = |(message, _): &(NewMessage, String)| {
                 if in_flight.contains_key(&message.id) { Some(false) } else { taken.next() }
             };
             return Ok(batch.iter().filter_map(answer).collect());
         }
-        self.bury_here(partition, reason, batch).await
+        self.bury_here(partition, death, batch).await
     }
 
     async fn bury_here(
         &self,
         partition: &Partition,
-        reason: DeadReason,
+        death: Death,
         batch: &[(NewMessage, String)],
     ) -> Result<Vec<bool>, StoreError> {
         let keys = self.keys(partition)?;
@@ -59,9 +59,9 @@ impl RedisStore {
             &keys.route,
             &keys.remembered,
         ];
-        let mut call = script::BURY.keys(&route.with_flow(all, keys)).arg(self.layout(partition)?);
+        let mut call = script::BURY.keys(&route.with_flow(all, keys)).arg(self.layout(partition)?).arg(death.failures);
         for (message, error) in batch {
-            let text = format!("{}: {}", reason.as_str(), shortened(error));
+            let text = format!("{}: {}", death.reason.as_str(), shortened(error));
             let metadata = route.settings.with_flow(&message.metadata);
             let tail = codec::tail(&metadata, &message.payload);
             call = call.arg(message.id.as_str()).arg(text).arg(&tail[..]);

@@ -19,9 +19,9 @@ use super::{
     script::{self, Call},
 };
 use crate::{
-    message::{DeadReason, NewMessage, OccurrenceMessage, OnConflict},
+    message::{NewMessage, OccurrenceMessage, OnConflict},
     store::{
-        Claim, ClaimEnd, ClaimRequest, Claimed, CutLeases, NEVER, Partition, Planned, Recovered, Sent, Settled,
+        Claim, ClaimEnd, ClaimRequest, Claimed, CutLeases, Death, NEVER, Partition, Planned, Recovered, Sent, Settled,
         Settlement, Store, StoreError, Suspects, Token, Transfer, Transferred,
     },
     time::{Due, MAX_DELAY_MILLIS, ServerClock, UnixMillis},
@@ -104,14 +104,14 @@ impl Store for RedisStore {
         &self,
         partition: &Partition,
         occurrence: &OccurrenceMessage,
-        reason: DeadReason,
+        death: Death,
         error: &str,
     ) -> Result<(), StoreError> {
         let OccurrenceMessage { id, metadata, payload } = occurrence.clone();
         let partition = partition.among(partition.count, &id);
         let (due, on_conflict) = (Due::NOW, OnConflict::Keep);
         let message = NewMessage { id, due, payload, metadata, on_conflict, record: None };
-        self.bury(&partition, reason, &[(message, error.to_owned())]).await.map(drop)
+        self.bury(&partition, death, &[(message, error.to_owned())]).await.map(drop)
     }
 
     async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError> {
@@ -285,7 +285,7 @@ impl RedisStore {
                     call.arg("retry").arg(millis(*delay)).arg(shortened(error)).arg(hold)
                 }
                 ClaimEnd::Bury { reason, error } => {
-                    let attempted = matches!(reason, DeadReason::Rejected | DeadReason::Attempts);
+                    let attempted = reason.is_attempted();
                     let text = format!("{}: {}", reason.as_str(), shortened(error));
                     call.arg("bury").arg(u8::from(attempted)).arg(text)
                 }

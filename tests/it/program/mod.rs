@@ -38,6 +38,7 @@ mod redis_outage;
 pub mod refusals;
 mod repartition;
 mod rights;
+mod schedules;
 mod secrets;
 mod sharing;
 mod stop;

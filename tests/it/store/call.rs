@@ -1,9 +1,9 @@
 //! One call, and what it should answer according to the in-memory store.
 
 use punctual::{
-    message::{DeadReason, Metadata, NewMessage},
+    message::{Metadata, NewMessage},
     store::{
-        Claim, ClaimRequest, ScheduleChange, ScheduleStatus, Settlement, Transfer,
+        Claim, ClaimRequest, Death, ScheduleChange, ScheduleStatus, Settlement, Transfer,
         memory::{MemoryLists, MemoryPartition, PartitionSettings},
     },
 };
@@ -58,10 +58,7 @@ pub fn expect(
         Call::Plain(operation) => match operation {
             Operation::Schedule(batch) => format!("{:?}", memory.schedule(&with_flows(route, batch), now, settings)),
             Operation::Bury(batch) => {
-                format!(
-                    "{:?}",
-                    memory.bury(DeadReason::Invalid, &with_errors(&with_flows(route, batch)), now, settings)
-                )
+                format!("{:?}", memory.bury(Death::INVALID, &with_errors(&with_flows(route, batch)), now, settings))
             }
             Operation::Produce(message) => {
                 let message = &with_flows(route, std::slice::from_ref(message))[0];

@@ -10,10 +10,10 @@ use std::{
 
 use bytes::Bytes;
 use punctual::{
-    message::{DeadLimits, DeadReason, MessageId, NewMessage, OnConflict},
+    message::{DeadLimits, MessageId, NewMessage, OnConflict},
     store::{
-        Claim, ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Lease, Partition, Planned, Settlement,
-        Store, StoreError, Token, Transfer,
+        Claim, ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Death, Lease, Partition, Planned,
+        Settlement, Store, StoreError, Token, Transfer,
         memory::{MemoryLists, MemoryPartition, PartitionSettings},
         redis::connection::classify,
     },
@@ -287,7 +287,7 @@ impl Case<'_> {
             Call::Transfer(transfers) => shown(store.transfer(partition, transfers).await),
             Call::Plain(operation) => match operation {
                 Operation::Schedule(batch) => shown(store.schedule(partition, batch).await),
-                Operation::Bury(batch) => shown(store.bury(partition, DeadReason::Invalid, &with_errors(batch)).await),
+                Operation::Bury(batch) => shown(store.bury(partition, Death::INVALID, &with_errors(batch)).await),
                 Operation::Produce(message) => {
                     match self.bench.try_produce(partition, message).await.map_err(|error| classify(&error)) {
                         Err(StoreError::Refused { slug, .. }) if slug.starts_with("limit-") => slug,

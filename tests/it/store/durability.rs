@@ -101,7 +101,7 @@ async fn what_no_replica_confirmed_is_no_success_on_any_instance() {
     assert!(is_unconfirmed(other.cancel(&partition(), &id("before").into()).await));
     assert!(is_unconfirmed(other.reschedule(&partition(), &id("unknown"), Some(Due::NOW)).await));
     let invalid = [(message("invalid"), "no number".to_owned())];
-    assert!(is_unconfirmed(pair.store(1).bury(&partition(), punctual::message::DeadReason::Invalid, &invalid).await));
+    assert!(is_unconfirmed(pair.store(1).bury(&partition(), punctual::store::Death::INVALID, &invalid).await));
     assert!(pair.store(0).check_durable().await.is_ok(), "0 replicas are always there");
 
     pair.signal(Signal::CONT);

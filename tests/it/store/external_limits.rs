@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use punctual::{
-    message::{DeadReason, Metadata, NewMessage, OnConflict},
+    message::{Metadata, NewMessage, OnConflict},
     store::{
-        Partition, StoreError,
+        Death, Partition, StoreError,
         redis::{
             ExternalEntry, ExternalPlace,
             MoveOutcome::{self, Invalid, Left, Taken},
@@ -50,7 +50,7 @@ async fn a_partition_that_is_closed_takes_nothing_and_buries_nothing() {
         record: None,
     };
     let before = bench.dump().await;
-    let refused = bench.store.bury(&last, DeadReason::Invalid, &[(message.clone(), "broken".into())]).await;
+    let refused = bench.store.bury(&last, Death::INVALID, &[(message.clone(), "broken".into())]).await;
     assert!(matches!(refused, Err(StoreError::Unavailable { kind: "unregistered", .. })), "{refused:?}");
     // The handle asks for the route to be registered first, in vain.
     let refused = bench.queue.bury("three", vec![(message, "broken".into())]).await;

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use punctual::{
     message::{Cancellation, DeadLimits, DeadReason, LogRecord, Metadata, NewMessage, OnConflict, Remember, State},
     store::{
-        ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Expiry, FieldChange, Filter, FlowChange, Lease,
-        PARKED, Partition, Selection, Sent, Settlement, Store, StoreError, Suspects, Token, Transfer,
+        ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Death, Expiry, FieldChange, Filter, FlowChange,
+        Lease, PARKED, Partition, Selection, Sent, Settlement, Store, StoreError, Suspects, Token, Transfer,
         redis::{RedisStore, RegistrationError},
     },
     time::{Due, UnixMillis},
@@ -178,7 +178,7 @@ impl Bench {
             "bury new" => {
                 let named = ["fresh", "due", "other", "fresh", "dead", "ended"];
                 let batch = named.map(|id| (message(id, Due::NOW, false), "a broken header".to_owned()));
-                store.bury(&partition, DeadReason::Invalid, &batch).await?;
+                store.bury(&partition, Death::INVALID, &batch).await?;
             }
             "due" => drop(store.external_due(&external::place(scene)).await?),
             "persist" => drop(store.persist(&[b"dp:jobs:msg:due".to_vec(), b"dp:jobs:msg:fresh".to_vec()]).await?),

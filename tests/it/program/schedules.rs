@@ -1,0 +1,359 @@
+//! Recurring schedules: over several instances, kills, outages, other files and changes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::{client::Client, eventually};
+use crate::support::{
+    RedisServer,
+    punctual::Punctual,
+    receiver::{Behaviour, Receiver, Request, wall_clock},
+    scale::{rounds, seconds},
+};
+
+const MAX_WAIT: Duration = Duration::from_secs(40);
+const HOUR: u64 = 3_600_000;
+
+fn configuration(redis: &RedisServer, receiver: &Receiver, schedules: &Value) -> Value {
+    json!({
+        "redis": { "url": redis.url() },
+        "sinks": {
+            "hook": { "type": "http", "url": receiver.url(), "timeout": "1s" },
+            "list": { "type": "redis_list", "key": "done" },
+        },
+        "routes": {
+            "hooks": {
+                "sink": "hook", "lease": "2s", "partitions": 3,
+                "retry": { "initial": "100ms", "max": "100ms", "max_attempts": 2 },
+            },
+            "listed": { "sink": "list" },
+        },
+        "schedules": schedules,
+    })
+}
+
+/// The schedule and the time of an occurrence, by the id that its consumer sees.
+fn occurrence(id: &str) -> (String, u64) {
+    let (name, time) = id.split_once('@').unwrap_or_else(|| panic!("`{id}` is no occurrence"));
+    let time: jiff::Timestamp = time.parse().expect("RFC 3339");
+    (name.to_owned(), time.as_millisecond().try_into().expect("after 1970"))
+}
+
+/// The times of each schedule, in order of arrival.
+fn times(requests: &[Request]) -> BTreeMap<String, Vec<u64>> {
+    let mut times: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    for (name, time) in requests.iter().map(|request| occurrence(request.id())) {
+        times.entry(name).or_default().push(time);
+    }
+    times
+}
+
+/// The times that are missing between the first and the last one.
+fn holes(times: &[u64], every: u64) -> Vec<u64> {
+    let seen: BTreeSet<u64> = times.iter().copied().collect();
+    let (first, last) = (*seen.first().expect("some"), *seen.last().expect("some"));
+    (first..last).step_by(usize::try_from(every).expect("small")).filter(|time| !seen.contains(time)).collect()
+}
+
+fn every_second(count: usize) -> Value {
+    let one =
+        |n| (format!("s{n}"), json!({ "route": "hooks", "every": "1s", "missed": { "all": 1000 }, "payload": n }));
+    (0..count).map(one).collect::<serde_json::Map<_, _>>().into()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn four_instances_send_each_occurrence_once_and_miss_none_when_one_is_killed() {
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    let schedules = rounds(10, 100);
+    let text = configuration(&redis, &receiver, &every_second(schedules)).to_string();
+    let mut instances = Vec::new();
+    for _ in 0..4 {
+        instances.push(Punctual::start(&text).await);
+    }
+    sleep(seconds(4, 600)).await;
+    let quiet = times(&receiver.requests());
+    assert_eq!(quiet.len(), schedules);
+    for (name, times) in &quiet {
+        let distinct: BTreeSet<_> = times.iter().collect();
+        assert_eq!((distinct.len(), holes(times, 1000)), (times.len(), Vec::new()), "{name}: {times:?}");
+    }
+
+    let end = Instant::now() + seconds(6, 600);
+    for n in 0.. {
+        sleep(seconds(2, 10)).await;
+        let killed: &mut Punctual = &mut instances[n % 4];
+        killed.kill().await;
+        killed.restart().await;
+        if Instant::now() > end {
+            break;
+        }
+    }
+    // What a killed instance had is sent again, under the same id, when its lease has ended.
+    let now = wall_clock();
+    let all = eventually("all schedules are up to date", MAX_WAIT, async || {
+        let all = times(&receiver.requests());
+        all.values().all(|times| times.iter().any(|time| *time > now)).then_some(all)
+    })
+    .await;
+    for (name, times) in &all {
+        assert_eq!(holes(times, 1000), Vec::<u64>::new(), "{name}: {times:?}");
+    }
+    let client = Client::of(&instances[0]);
+    assert_eq!(client.stats("hooks").await["dead"], 0);
+}
+
+/// Moves the schedules of a route as far into the past as an outage would.
+async fn pass(redis: &RedisServer, millis: u64) {
+    let script = redis::Script::new(
+        r"for _, key in ipairs(redis.call('KEYS', '{punctual:hooks:*}:pending')) do
+          local messages = string.gsub(key, 'pending$', 'messages')
+          for _, id in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+            redis.call('ZINCRBY', key, -ARGV[1], id)
+            local body = redis.call('HGET', messages, id)
+            local due, planned = struct.unpack('>I8I8', body, 2)
+            local times = struct.pack('>I8I8', due - ARGV[1], planned - ARGV[1])
+            redis.call('HSET', messages, id, string.sub(body, 1, 1) .. times .. string.sub(body, 18))
+          end
+        end",
+    );
+    let () = script.arg(millis).invoke_async(&mut redis.connection().await).await.expect("it is moved");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_an_hour_without_instances_missed_occurrences_are_skipped_collapsed_or_caught_up() {
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    // The next occurrence is not in the time of this test.
+    let starts_at = jiff::Timestamp::from_millisecond(i64::try_from(wall_clock() - 2 * HOUR - 12_000).expect("a time"));
+    let starts_at = starts_at.expect("a time").to_string();
+    let one = |missed: Value| json!({ "route": "hooks", "every": "1m", "starts_at": starts_at, "missed": missed, "payload": "x" });
+    let schedules = json!({ "skip": one("skip".into()), "last": one("last".into()), "all": one(json!({ "all": 10 })) });
+    let mut punctual = Punctual::start(&configuration(&redis, &receiver, &schedules).to_string()).await;
+    let client = Client::of(&punctual);
+    eventually("three schedules", MAX_WAIT, async || {
+        let listed = client.call("GET", "/v1/schedules", "").await.json;
+        (listed["schedules"].as_array().map(Vec::len) == Some(3)).then_some(())
+    })
+    .await;
+    punctual.terminate().await;
+    pass(&redis, HOUR).await;
+    punctual.restart().await;
+    receiver.wait_for(11, MAX_WAIT).await;
+    sleep(Duration::from_secs(1)).await;
+    let found = times(&receiver.requests());
+    let counts: BTreeMap<_, _> = found.iter().map(|(name, times)| (name.as_str(), times.len())).collect();
+    assert_eq!(counts, [("all", 10), ("last", 1)].into(), "{found:?}");
+    assert!(found["all"].is_sorted() && holes(&found["all"], 60_000).is_empty());
+    assert_eq!(found["all"].last(), found["last"].last());
+    let page = client.metrics().await;
+    let missed =
+        |name: &str| page.sum("punctual_schedule_runs_total", &[&format!("schedule=\"{name}\""), "result=\"missed\""]);
+    assert_eq!(["skip", "last", "all"].map(missed), [60, 59, 50]);
+    let skip = client.call("GET", "/v1/schedules/skip", "").await.json;
+    assert_eq!((&skip["last"]["result"], &skip["last"]["count"]), (&"missed".into(), &60.into()), "{skip}");
+    assert!(skip["next"].is_string(), "a schedule never stops by itself: {skip}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_while_occurrences_are_in_flight_stop_and_double_nothing() {
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    let (one, other) = {
+        let text = configuration(&redis, &receiver, &json!({})).to_string();
+        (Punctual::start(&text).await, Punctual::start(&text).await)
+    };
+    receiver.behave(Behaviour::Delay(Duration::from_millis(300)));
+    let clients = [Client::of(&one), Client::of(&other)];
+    let path = "/v1/schedules/busy";
+    let set = async |n: usize| {
+        let cron = ["* * * * * *", "*/2 * * * * *", "1-59/2 * * * * *"][n % 3];
+        let body = json!({ "route": "hooks", "cron": cron, "payload": n, "missed": { "all": 1000 } }).to_string();
+        let answer = clients[n % 2].call("PUT", path, &body).await;
+        assert!([200, 201].contains(&answer.status), "{}", answer.json);
+    };
+    for n in 0..rounds(150, 1000) {
+        set(n).await;
+        sleep(Duration::from_millis(20)).await;
+    }
+    set(0).await;
+    let before = receiver.count();
+    receiver.wait_for(before + 4, MAX_WAIT).await;
+    let found = times(&receiver.requests());
+    let distinct: BTreeSet<_> = found["busy"].iter().collect();
+    assert_eq!(distinct.len(), found["busy"].len(), "an occurrence was sent twice: {found:?}");
+    let last = receiver.requests().pop().expect("some");
+    assert_eq!(&last.body[..], b"0", "the last definition holds");
+    assert_eq!(
+        clients[0].stats("hooks").await["pending"].as_u64().unwrap()
+            + clients[0].stats("hooks").await["unack"].as_u64().unwrap(),
+        1
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_sets_runs_pauses_and_deletes_a_schedule() {
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    let schedules = json!({ "ours": { "route": "hooks", "cron": "@yearly", "payload": { "a": 1 } } });
+    let punctual = Punctual::start(&configuration(&redis, &receiver, &schedules).to_string()).await;
+    let client = Client::of(&punctual);
+    let path = "/v1/schedules/theirs";
+    let body = r#"{"route":"hooks","cron":"0 3 * * *","time_zone":"Europe/Berlin","payload":{"kind":"daily"},"headers":{"X-A":"b"}}"#;
+    let created = client.call("PUT", path, body).await;
+    assert_eq!(created.status, 201, "{}", created.json);
+    assert_eq!(client.call("PUT", path, body).await.status, 200);
+    let shown = client.call("GET", path, "").await.json;
+    assert_eq!((&shown["words"], &shown["managed_by"]), (&"At 03:00.".into(), &"api".into()), "{shown}");
+    assert_eq!((&shown["payload"], &shown["headers"]["X-A"]), (&json!({ "kind": "daily" }), &"b".into()));
+    assert_eq!(shown["following"].as_array().map(Vec::len), Some(5));
+    let next = client.call("GET", "/v1/schedules/theirs/next?count=7", "").await.json;
+    assert_eq!((next["next"].as_array().map(Vec::len), &next["next"][0]), (Some(7), &shown["next"]));
+
+    // A run sends an occurrence of its own, and moves nothing.
+    assert_eq!(client.call("POST", "/v1/schedules/theirs/run", "").await.status, 202);
+    let request = receiver.wait_for(1, MAX_WAIT).await.remove(0);
+    assert_eq!((occurrence(request.id()).0.as_str(), &request.body[..]), ("theirs", &br#"{"kind":"daily"}"#[..]));
+    assert_eq!(request.header("x-a"), "b");
+    assert_eq!(client.call("GET", path, "").await.json["next"], shown["next"]);
+
+    for (call, paused) in [("pause", true), ("pause", true), ("resume", false)] {
+        assert_eq!(client.call("POST", &format!("{path}/{call}"), "").await.status, 204);
+        let now = client.call("GET", path, "").await.json;
+        assert_eq!((&now["paused"], now["next"].is_null()), (&paused.into(), paused), "{now}");
+    }
+    assert_eq!(client.call("GET", path, "").await.json["next"], shown["next"]);
+    // It is no message of a user.
+    assert_eq!(client.call("DELETE", "/v1/routes/hooks/messages/theirs@", "").await.status, 400);
+    let purged = client.call("POST", "/v1/routes/hooks/purge", r#"{"all":true}"#).await.json;
+    assert_eq!(purged["count"], 0, "{purged}");
+    assert_eq!(client.call("GET", path, "").await.json["next"], shown["next"]);
+
+    for (method, path, body, status) in [
+        ("PUT", "/v1/schedules/ours", body, 409),
+        ("DELETE", "/v1/schedules/ours", "", 409),
+        ("PUT", "/v1/schedules/a%20b", body, 400),
+        ("GET", "/v1/schedules/none", "", 404),
+        ("POST", "/v1/schedules/none/run", "", 404),
+        ("GET", "/v1/schedules/theirs/next?count=101", "", 400),
+        ("POST", "/v1/schedules/preview", r#"{"cron":"0 0 30 2 *"}"#, 422),
+    ] {
+        let answer = client.call(method, path, body).await;
+        assert_eq!(answer.status, status, "{method} {path}: {}", answer.json);
+    }
+    for (body, pointer) in [
+        (r#"{"route":"hooks","payload":1,"cron":"* * * * *","time_zone":"Europe/Berlim"}"#, "/time_zone"),
+        (r#"{"route":"hooks","payload":1,"cron":"0 0 30 2 *"}"#, "/cron"),
+        (r#"{"route":"hooks","payload":1,"cron":"* * * * *","every":"1s"}"#, "/every"),
+        (r#"{"route":"hooks","payload":1}"#, "/cron"),
+        (r#"{"route":"hooks","payload":1,"every":"1m","jitter":"1m"}"#, "/jitter"),
+        (
+            r#"{"route":"hooks","payload":1,"every":"1m","starts_at":"2030-01-01T00:00:00Z","ends_at":"2029-01-01T00:00:00Z"}"#,
+            "/ends_at",
+        ),
+        (r#"{"route":"none","payload":1,"every":"1m"}"#, "/route"),
+        (r#"{"route":"hooks","payload":1,"every":"1m","missed":{"all":0}}"#, "/missed"),
+    ] {
+        let answer = client.call("PUT", "/v1/schedules/bad", body).await;
+        assert_eq!((answer.status, &answer.json["errors"][0]["pointer"]), (422, &pointer.into()), "{}", answer.json);
+    }
+    assert_eq!(client.call("GET", "/v1/schedules/bad", "").await.status, 404, "nothing was changed");
+    assert_eq!(client.call("DELETE", path, "").await.status, 204);
+    assert_eq!(client.call("GET", path, "").await.status, 404);
+    assert_eq!(client.stats("hooks").await["pending"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_occurrence_is_a_dead_letter_of_its_own_and_blocks_nothing() {
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    receiver.behave(Behaviour::Status(500));
+    let schedules = json!({ "sour": { "route": "hooks", "every": "1s", "payload": "x" } });
+    let punctual = Punctual::start(&configuration(&redis, &receiver, &schedules).to_string()).await;
+    let client = Client::of(&punctual);
+    let dead = eventually("two dead letters", MAX_WAIT, async || {
+        let dead = client.call("GET", "/v1/routes/hooks/messages?state=dead", "").await.json;
+        let dead = dead["messages"].as_array().expect("a list").clone();
+        (dead.len() >= 2).then_some(dead)
+    })
+    .await;
+    receiver.behave(Behaviour::Status(200));
+    let id = dead[0]["id"].as_str().expect("an id");
+    let (name, millis) = id.split_once('~').expect("a dead occurrence");
+    assert_eq!((name, dead[0]["attempts"].as_u64()), ("sour", Some(2)), "{}", dead[0]);
+    let before = receiver.requests();
+    let shown = before.iter().map(Request::id).find(|id| occurrence(id).1.to_string() == millis).expect("it was sent");
+    let redriven = client.call("POST", "/v1/routes/hooks/dead/redrive", &json!({ "ids": [id] }).to_string()).await;
+    assert_eq!(redriven.json["count"], 1, "{}", redriven.json);
+    eventually("the redriven one", MAX_WAIT, async || {
+        receiver.requests_behind(before.len()).iter().any(|request| request.id() == shown).then_some(())
+    })
+    .await;
+    // The next ones come as well.
+    let count = receiver.count();
+    receiver.wait_for(count + 2, MAX_WAIT).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_gets_each_occurrence_once() {
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    let schedules = json!({ "tick": { "route": "listed", "every": "1s", "payload": "x", "missed": { "all": 1000 } } });
+    let text = configuration(&redis, &receiver, &schedules).to_string();
+    let (_one, _other) = (Punctual::start(&text).await, Punctual::start(&text).await);
+    let mut connection = redis.connection().await;
+    let began = wall_clock();
+    eventually("four", MAX_WAIT, async || {
+        let length: u64 = redis::cmd("LLEN").arg("done").query_async(&mut connection.clone()).await.expect("a list");
+        (length >= 4).then_some(())
+    })
+    .await;
+    let length: u64 = redis::cmd("LLEN").arg("done").query_async(&mut connection).await.expect("a list");
+    assert!(length <= (wall_clock() - began) / 1000 + 2, "{length}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_owns_its_schedules_over_restarts_older_files_and_an_emptied_redis() {
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    let file = |revision: u64, names: &[(&str, &str)]| {
+        let one = |(name, every): &(&str, &str)| {
+            (name.to_string(), json!({ "route": "hooks", "every": every, "payload": "x" }))
+        };
+        let mut text =
+            configuration(&redis, &receiver, &names.iter().map(one).collect::<serde_json::Map<_, _>>().into());
+        text["schedules_revision"] = revision.into();
+        text.to_string()
+    };
+    let shown = async |punctual: &Punctual| -> Vec<(String, String)> {
+        let listed = Client::of(punctual).call("GET", "/v1/schedules", "").await.json;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        listed["schedules"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|one| (text(&one["name"]), text(&one["every"])))
+            .collect()
+    };
+    let are = async |punctual: &Punctual, expected: &[(&str, &str)]| {
+        let expected: Vec<_> = expected.iter().map(|(name, every)| (name.to_string(), every.to_string())).collect();
+        eventually("the schedules", MAX_WAIT, async || (shown(punctual).await == expected).then_some(())).await;
+    };
+    let mut old = Punctual::start(&file(1, &[("a", "1h"), ("b", "1h"), ("c", "1h")])).await;
+    are(&old, &[("a", "1h"), ("b", "1h"), ("c", "1h")]).await;
+    // A rolling deploy: both run, and the older one restarts in between.
+    let new = Punctual::start(&file(2, &[("a", "1h"), ("b", "2h")])).await;
+    are(&new, &[("a", "1h"), ("b", "2h")]).await;
+    old.terminate().await;
+    old.restart().await;
+    sleep(Duration::from_secs(1)).await;
+    are(&new, &[("a", "1h"), ("b", "2h"), ("c", "1h")]).await;
+    // What the older file has alone ends with it: the next start of the newer one deletes it.
+    old.terminate().await;
+    let mut new = new;
+    new.terminate().await;
+    new.restart().await;
+    are(&new, &[("a", "1h"), ("b", "2h")]).await;
+
+    let () = redis::cmd("FLUSHALL").query_async(&mut redis.connection().await).await.expect("emptied");
+    Client::of(&new).schedule("hooks", r#"{"payload":"a call finds the loss"}"#).await;
+    are(&new, &[("a", "1h"), ("b", "2h")]).await;
+}
