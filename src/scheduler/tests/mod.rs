@@ -5,6 +5,7 @@ mod breaking;
 mod crashing;
 mod domains;
 mod flowing;
+mod recurring;
 mod room;
 mod settling;
 mod simulation;

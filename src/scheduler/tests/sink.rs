@@ -131,7 +131,7 @@ impl FakeSink {
             Some(late) => drop(self.most_late.fetch_max(late / 1000, Ordering::SeqCst)),
             None => drop(self.early.fetch_add(1, Ordering::SeqCst)),
         }
-        let id = delivery.id.to_string();
+        let id = delivery.metadata.shown_id(&delivery.id).to_owned();
         self.seen.lock().push(Seen {
             at: Instant::now(),
             id: id.clone(),

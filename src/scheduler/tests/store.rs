@@ -15,8 +15,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::{
     message::{DeadReason, MessageId, Metadata, OccurrenceMessage, StoredMessage, codec},
     store::{
-        Claim, ClaimRequest, CutLeases, Death, Partition, Recovered, Settled, Settlement, Store, StoreError, Transfer,
-        Transferred, WakeSignal,
+        Claim, ClaimRequest, CutLeases, Death, NextOccurrence, Partition, Recovered, ScheduleDefinition, ScheduleOwner,
+        Settled, Settlement, Store, StoreError, Transfer, Transferred, WakeSignal,
         memory::{MemoryPartition, MemoryStore, PartitionSettings},
     },
     time::UnixMillis,
@@ -121,6 +121,17 @@ impl TestStore {
             rows.bodies.insert(id.to_owned(), body);
             rows.pending.insert(id, due);
         });
+    }
+
+    pub fn set_schedule(&self, partition: &Partition, definition: &ScheduleDefinition, next: NextOccurrence) {
+        self.memory.update(partition, |rows, now| {
+            rows.set_schedule(definition, None, next, now, PartitionSettings::default())
+        });
+    }
+
+    pub fn delete_schedule(&self, partition: &Partition, id: &MessageId) {
+        let (owner, settings) = (ScheduleOwner::Api, PartitionSettings::default());
+        self.memory.update(partition, |rows, now| rows.delete_schedule(id, owner, now, settings));
     }
 
     pub fn pause(&self, partition: &Partition, paused: bool) {
