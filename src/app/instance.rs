@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use futures::{FutureExt, future::join_all};
 
 use super::{
-    backend::Backend, clock::RedisClock, janitor::Janitor, reachability::Reachability, sinks::RunningSink,
-    sources::RunningSource, waiting::Waiting,
+    backend::Backend, clock::RedisClock, janitor::Janitor, reachability::Reachability, schedules::FileSchedules,
+    sinks::RunningSink, sources::RunningSource, upkeep::Upkeep, waiting::Waiting,
 };
 use crate::{
     api::{BreakerState, DownDomain, Failing, FailingSinks, SinkStatus, SinkStatuses, SourceStatuses, Statuses, VIA},
@@ -38,10 +38,7 @@ pub struct Instance {
     pub wakes: WakeListener,
     pub running_sinks: BTreeMap<String, RunningSink>,
     pub running_sources: Vec<RunningSource>,
-    /// For the routes that limit their dead letters.
-    pub janitors: Vec<Janitor>,
-    /// Routes with their number of partitions.
-    pub partitions: Vec<(Arc<str>, u16)>,
+    pub upkeep: Upkeep,
     pub incidents: Incidents,
     pub waiting: Waiting,
     clock: Arc<RedisClock>,
@@ -64,6 +61,7 @@ impl Instance {
         let janitors: Vec<Janitor> = names.iter().filter_map(|(name, route)| Janitor::new(name, route)).collect();
         let partitions = names.iter().map(|(name, route)| (name.clone(), route.partitions)).collect();
         let burials: BTreeMap<_, _> = janitors.iter().map(|one| (one.route().clone(), one.signal().clone())).collect();
+        let file = FileSchedules { schedules: config.schedules.clone(), revision: config.schedules_revision };
         let settings = || {
             let settings = names.iter().map(|(name, route)| RouteSettings {
                 name: name.clone(),
@@ -132,6 +130,7 @@ impl Instance {
         let reachability = running_sinks.iter();
         let reachability =
             reachability.map(|(name, one)| (name.clone(), Reachability::new(one.clone(), own.clone()))).collect();
+        let upkeep = Upkeep { janitors, partitions, file };
         Self {
             queue,
             store,
@@ -139,8 +138,7 @@ impl Instance {
             wakes,
             running_sinks,
             running_sources,
-            janitors,
-            partitions,
+            upkeep,
             incidents,
             waiting,
             clock,

@@ -17,4 +17,5 @@ pub mod serve;
 pub mod settings;
 pub mod sinks;
 pub mod sources;
+mod upkeep;
 mod waiting;

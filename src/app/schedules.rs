@@ -11,6 +11,7 @@ use crate::{
     metrics,
     queue::{NewSchedule, Queue, ScheduleError},
     store::{ScheduleChange, ScheduleOwner},
+    time::UnixMillis,
 };
 
 /// Interval at which lost schedules are found. Redis that was emptied is detected earlier.
@@ -79,7 +80,7 @@ impl FileSchedules {
         for one in queue.schedules(&queue.routes()).await? {
             let name = one.name().to_owned();
             metrics::begin_schedule(&name);
-            metrics::schedule_next(&name, one.state.next.filter(|_| !one.state.is_paused).map(|next| next.get()));
+            metrics::schedule_next(&name, one.state.next.filter(|_| !one.state.is_paused).map(UnixMillis::get));
             let ScheduleOwner::File { revision } = one.state.owner else { continue };
             if self.schedules.iter().any(|new| new.id == one.state.id) {
                 continue;

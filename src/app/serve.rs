@@ -19,9 +19,9 @@ use super::{
     backend::Backend,
     embedded::{self, Embedded, Home},
     instance::Instance,
-    janitor, keeper,
+    keeper,
     listening::{listen, listen_for_probes},
-    mover, open_files, restorer, schedules, settings,
+    open_files, settings,
     sinks::RunningSink,
     sources,
 };
@@ -106,19 +106,15 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let generations = instance.store.servers().generations();
     let subscriptions = instance.wakes.subscriptions();
     let (queue, wakes, scheduler) = (instance.queue.clone(), instance.wakes, instance.scheduler);
-    let janitors = janitor::run(instance.janitors, instance.store.clone(), instance.incidents.clone(), stopped.clone());
-    let restorer = restorer::run(instance.partitions, instance.store.clone(), stopped.clone());
-    let file = schedules::FileSchedules { schedules: config.schedules.clone(), revision: config.schedules_revision };
-    let schedules = schedules::run(file, queue.clone(), queue.registered(), stopped.clone());
-    let mover = mover::run(instance.store.clone(), instance.incidents.clone(), stopped.clone());
+    let upkeep =
+        instance.upkeep.run(queue.clone(), instance.store.clone(), instance.incidents.clone(), stopped.clone());
     let sources = sources::run(instance.running_sources, queue.clone(), instance.incidents.clone(), stopped.clone());
     let mut deliveries = tokio::spawn(async move {
         tokio::select! {
             Ok(()) = preparation => check_own_lists(),
             () = asked(stopped.clone()) => return,
         }
-        let work =
-            async { tokio::join!(scheduler.run(stopped.clone()), sources, janitors, restorer, mover, schedules) };
+        let work = async { tokio::join!(scheduler.run(stopped.clone()), sources, upkeep) };
         tokio::select! {
             // Without routes `work` ends at once.
             _ = work => asked(stopped).await,

@@ -48,12 +48,12 @@ fn ended(store: &TestStore, sink: &FakeSink) -> BTreeSet<u64> {
     taken.chain(dead.map(|id| id.split_once('~').expect("an occurrence").1.parse().unwrap())).collect()
 }
 
-fn simulate(seed: u64, faulty: bool) {
+fn simulate(seed: u64, troubled: bool) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
         let mut rng = StdRng::seed_from_u64(seed);
         let store = TestStore::new(rng.random());
-        let trouble = if faulty { rng.random_range(0.0..0.7) } else { 0.0 };
+        let trouble = if troubled { rng.random_range(0.0..0.7) } else { 0.0 };
         let acts = std::sync::Mutex::new(StdRng::seed_from_u64(rng.random()));
         let sink = FakeSink::new(&store, move |_| {
             let mut rng = acts.lock().unwrap();
@@ -73,7 +73,7 @@ fn simulate(seed: u64, faulty: bool) {
         let first = set(&store, Missed::All(1000));
         let mut instances = vec![Instance::of_one(&store, &sink), Instance::of_one(&store, &sink)];
         for _ in 0..40 {
-            if faulty {
+            if troubled {
                 let share = |rng: &mut StdRng| if rng.random_bool(0.5) { 0.0 } else { rng.random_range(0.0..0.3) };
                 let faults = Faults { before: share(&mut rng), after: share(&mut rng), ..Faults::default() };
                 store.set_faults(Faults { latency: rng.random_range(0..30) * MILLI, ..faults });
@@ -91,7 +91,7 @@ fn simulate(seed: u64, faulty: bool) {
         let ended = ended(&store, &sink);
         let last = *ended.last().expect("some");
         assert_eq!(ended.len() as u64, (last - first) / EVERY + 1, "{ended:?}");
-        if !faulty {
+        if !troubled {
             assert!(ended.len() >= 19, "it stopped: {ended:?}");
             assert!(sink.taken().values().all(|times| *times == 1), "{:?}", sink.taken());
             assert!(sink.most_late() <= 12, "late");

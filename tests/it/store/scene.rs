@@ -225,9 +225,6 @@ impl Bench {
                 // Another largest payload, or another number of partitions of an empty route: something to write.
                 registered(if scene == "register" { &self.other } else { &self.repartitioned }).await?;
             }
-            other if other.contains("schedule") || other.contains("occurrence") => {
-                return schedules::act(&store, other).await;
-            }
             other => return steer(&store, other).await,
         }
         Ok(())
@@ -286,10 +283,11 @@ impl Bench {
     }
 }
 
-/// Scenes about whole flows.
+/// Scenes about whole flows and schedules.
 async fn steer(store: &RedisStore, scene: &str) -> Result<(), StoreError> {
     let partition = partition();
     match scene {
+        of if of.contains("schedule") || of.contains("occurrence") => schedules::act(store, of).await?,
         "deliver at once" => drop(store.reschedule(&partition, &id("failed"), None).await?),
         "list flows" => drop(store.flows(&partition, Some("a"), 1).await?),
         "look at a flow" => drop(store.flow(&partition, "a").await?),
