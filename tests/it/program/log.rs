@@ -109,6 +109,23 @@ async fn no_write_of_the_log_blocks_ends_or_stops_the_process() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_reaches_the_limit_of_file_sizes_does_not_end_the_process() {
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    let mut punctual = Punctual::spawn_with_limit(&configuration(&redis, &receiver, "log: { level: debug }"), "-f", 8);
+    timeout(SOON, punctual.ready()).await.expect("it starts");
+    let client = Client::of(&punctual);
+    let dropped = async || client.metrics().await.sum("punctual_log_lines_dropped_total", &[]) > 0;
+    for n in 1.. {
+        client.schedule("web", r#"{"payload":1}"#).await;
+        receiver.wait_for(n, SOON).await;
+        if dropped().await {
+            break;
+        }
+    }
+    assert_eq!(punctual.terminate().await.code, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_error_at_the_start_ends_the_process_although_nobody_reads_it() {
     let taken = Port::reserve();
     let _listener = std::net::TcpListener::bind(taken.address()).expect("a free port");
