@@ -157,6 +157,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
         () = orderly => {}
         () = stop.asked() => tracing::warn!("told twice: not waiting any longer"),
     }
+    instance.incidents.finish();
     if let Some(embedded) = embedded
         && timeout_at(whole, embedded.stop()).await.is_err()
     {

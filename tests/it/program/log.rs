@@ -176,6 +176,23 @@ async fn lines_that_nobody_reads_are_dropped_counted_and_reported_in_their_place
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_counts_of_dead_letters_are_logged_at_the_stop() {
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    receiver.behave(Behaviour::Status(400));
+    let mut punctual = Punctual::start(&configuration(&redis, &receiver, "log: { format: json }")).await;
+    let client = Client::of(&punctual);
+    let messages: Vec<_> = (0..50).map(|n| format!(r#"{{"payload":{n}}}"#)).collect();
+    client.schedule("web", &format!("[{}]", messages.join(","))).await;
+    eventually("all are dead", SOON, async || (client.stats("web").await["dead"] == 50).then_some(())).await;
+    punctual.terminate().await;
+    let log = punctual.log();
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let lines = lines.filter(|line| line["message"] == "messages are dead letters now");
+    let counts: Vec<u64> = lines.map(|line| line["count"].as_u64().expect("a number")).collect();
+    assert_eq!((counts.len(), counts.iter().sum::<u64>()), (2, 50), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn instances_with_one_log_file_write_whole_lines() {
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     let configuration = configuration(&redis, &receiver, "log: { format: json }");
