@@ -122,8 +122,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
             () = wakes.run() => {}
         }
     });
-    let incidents = instance.incidents.clone();
-    let waiting = &instance.waiting;
+    let (incidents, waiting) = (instance.incidents.clone(), &instance.waiting);
     let reports = incidents.report(|subject| async move { waiting.count(&subject).await });
     let ended = match started {
         Ok(false) => Ok(()),

@@ -171,7 +171,7 @@ impl Incidents {
         let tally = state.evictions.entry((route.clone(), reason)).or_default();
         let now = Instant::now();
         tally.add(now, count, None);
-        log_evictions(route, reason, tally.take(now));
+        log_evictions(route, reason, tally.take(now).as_ref());
         drop(state);
         self.0.changed.notify_one();
     }
@@ -216,7 +216,7 @@ impl Incidents {
             log_deaths(route, *reason, tally.take_early(now), now);
         }
         for ((route, reason), tally) in evictions {
-            log_evictions(route, reason, tally.take_early(now));
+            log_evictions(route, reason, tally.take_early(now).as_ref());
         }
     }
 
@@ -265,7 +265,7 @@ impl State {
             log_deaths(route, *reason, tally.take(now), now);
         }
         for ((route, reason), tally) in &mut self.evictions {
-            log_evictions(route, reason, tally.take(now));
+            log_evictions(route, reason, tally.take(now).as_ref());
         }
         let outages = self.outages.values().map(Outage::due);
         let tallies = self.deaths.values().chain(self.evictions.values()).filter_map(Tally::due);
@@ -337,7 +337,7 @@ fn log_deaths(route: &str, reason: DeadReason, counted: Option<Counted>, now: In
     }
 }
 
-fn log_evictions(route: &str, reason: &str, counted: Option<Counted>) {
+fn log_evictions(route: &str, reason: &str, counted: Option<&Counted>) {
     if let Some(Counted { count, .. }) = counted {
         tracing::warn!(route, reason, count, "dead letters were deleted: the `dead` setting of the route");
     }

@@ -439,12 +439,11 @@ fn summed(
     // Until its claim: the time in the sink does not count.
     let claimed = parts.iter().filter_map(|part| part.latest_claimed.zip(lease));
     let claimed = claimed.map(|((due, lease_end), lease)| (due.get(), lease_end.get().saturating_sub(lease).min(now)));
-    let overdue = match window {
-        Some(RouteWindow { open: false, .. }) => 0,
-        _ => {
-            let waits = oldest.map(|due| (due.get(), now)).into_iter().chain(claimed);
-            waits.map(|(due, until)| until.saturating_sub(due.max(opening))).max().unwrap_or(0)
-        }
+    let overdue = if matches!(window, Some(RouteWindow { open: false, .. })) {
+        0
+    } else {
+        let waits = oldest.map(|due| (due.get(), now)).into_iter().chain(claimed);
+        waits.map(|(due, until)| until.saturating_sub(due.max(opening))).max().unwrap_or(0)
     };
     RouteStats {
         route: route.into(),

@@ -54,8 +54,7 @@ impl Batch {
         }
     }
 
-    /// Returns the messages of a call that was denied, if they are for several lists: the user can lack the right to one
-    /// of these lists only.
+    /// Returns the messages of a call in which one of several lists was denied.
     async fn transfer_chunk(
         &mut self,
         attempts: Vec<Attempt>,
@@ -72,7 +71,7 @@ impl Batch {
                 Ok(verdicts) => break verdicts,
                 Err(error) if error.is_denied() => {
                     let denied = attempts.into_iter().zip(transfers);
-                    if one_list || transfers_to_one_list {
+                    if transfers_to_one_list || !error.is_denied_key() {
                         self.conclude_denied(denied, sent, &error, one_list);
                         return Vec::new();
                     }
@@ -130,11 +129,12 @@ impl Batch {
         one_list: bool,
     ) {
         for (attempt, Transfer { list, .. }) in denied {
-            let error_text = format!("list `{list}`: {error}; `punctual check --connect` names missing rights");
+            let text = format!("{error}; `punctual check --connect` names missing rights");
             let outcome = if !one_list && error.is_denied_key() {
-                Outcome::Failed { error: error_text, retry_after: None }
+                Outcome::Failed { error: format!("list `{list}`: {text}"), retry_after: None }
             } else {
-                Outcome::Unavailable { error: error_text }
+                // All lists have the same error, so that it is logged once.
+                Outcome::Unavailable { error: text }
             };
             attempt.conclude(self, sent, &outcome, None, None);
         }

@@ -409,6 +409,19 @@ async fn one_list_of_many_that_the_user_is_not_allowed_to_use_does_not_stop_the_
     limit(&redis, &["~theirs"]).await;
     client.drained("list", Duration::from_secs(10)).await;
     assert_eq!(length(&redis, "theirs").await, 10);
+
+    limit(&redis, &["-rpush"]).await;
+    client.schedule("list", &format!("[{}]", messages.join(","))).await;
+    eventually("all wait", Duration::from_secs(5), async || {
+        let stats = client.stats("list").await;
+        (stats["pending"] == 30 && client.sink("lists").await["breaker"] != "closed").then_some(())
+    })
+    .await;
+    let lines = punctual.log().lines().filter(|line| line.contains("the sink is down")).count();
+    assert_eq!(lines, 1, "all lists have one cause: {}", punctual.log());
+    limit(&redis, &["+rpush"]).await;
+    client.drained("list", Duration::from_secs(10)).await;
+    assert_eq!(length(&redis, "theirs").await, 20);
 }
 
 #[tokio::test(flavor = "multi_thread")]
