@@ -341,15 +341,6 @@ local function depart(steps, flow, ids, scores, values, now)
   return #opened > 2
 end
 
--- The id of the message that holds an ordered flow, or of the first parked one.
-local function first_of(flow, name)
-  local from, to = '[' .. name .. '\0', '(' .. name .. '\1'
-  local holder = redis.call('ZRANGEBYLEX', flow.flights, from, to, 'LIMIT', '0', '1')[1]
-  if holder then return string.sub(holder, #name + 2) end
-  local parked = redis.call('ZRANGEBYLEX', flow.waiting, from, to, 'LIMIT', '0', '1')[1]
-  return parked and string.sub(parked, #name + 36)
-end
-
 -- Adds the step that deletes the values in `flows` of messages that end.
 local function forget(steps, flow, ids)
   drop(steps, flow.flows, ids)

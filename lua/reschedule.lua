@@ -12,6 +12,29 @@ local pending, unack, messages, dead, route = unpack(KEYS)
 local channel, layout, id, when, ordered = unpack(ARGV)
 local flow = flow_keys(KEYS, 6)
 
+-- Due messages that are read to find the first one of an ordered flow.
+local MOST_DUE = 1000
+
+-- The id of the message of an ordered flow that is delivered next, if there is one: the message that holds the flow, or
+-- the first of those that are parked or due. Then whether this is certain: no due message before it was left unread.
+local function first_of(name, now)
+  local from, to = '[' .. name .. '\0', '(' .. name .. '\1'
+  local holder = redis.call('ZRANGEBYLEX', flow.flights, from, to, 'LIMIT', '0', '1')[1]
+  if holder then return string.sub(holder, #name + 2), true end
+  local first = redis.call('ZRANGEBYLEX', flow.waiting, from, to, 'LIMIT', '0', '1')[1]
+  local due = redis.call('ZRANGEBYSCORE', pending, '-inf', whole(now), 'WITHSCORES', 'LIMIT', '0', whole(MOST_DUE))
+  local ids = {}
+  for i = 1, #due, 2 do ids[#ids + 1] = due[i] end
+  local values = #ids > 0 and redis.call('HMGET', flow.flows, unpack(ids)) or {}
+  for i, one in ipairs(ids) do
+    local its_flow, number = flow_of(values[i])
+    local member = its_flow == name and place_in(name, tonumber(due[2 * i]), number, one)
+    if member and (not first or member < first) then first = member end
+  end
+  local since = first and tonumber(string.sub(first, #name + 2, #name + 17))
+  return first and string.sub(first, #name + 36), #ids < MOST_DUE or (since and since < tonumber(due[#due]))
+end
+
 local refusal, settings = closed(route, layout)
 if refusal then return refusal end
 
@@ -32,12 +55,15 @@ local steps, is_open = {}, false
 if flow then
   local value = redis.call('HGET', flow.flows, id)
   local name = flow_of(value)
-  if when == 'now' and ordered == '1' then
-    local first = first_of(flow, name)
+  local at_once = when == 'now'
+  if at_once and ordered == '1' then
+    local first, is_certain = first_of(name, now)
     if first and first ~= id then return { 'held', first } end
+    -- Otherwise it is appended, so that it does not pass a message that was left unread.
+    at_once = is_certain
   end
   is_open = depart(steps, flow, { id }, { score }, { value }, now)
-  number_flows(steps, flow, { id }, { name }, when == 'now')
+  number_flows(steps, flow, { id }, { name }, at_once)
 end
 local earliest = head(pending)
 local moved = string.sub(body, 1, 1) .. struct.pack('>I8I8', due, now) .. string.sub(body, 18)

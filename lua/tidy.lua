@@ -1,4 +1,4 @@
--- include clock commit flow members scores wake
+-- include clock commit flow members places scores wake
 -- Repairs the flows of a partition after a script failed midway and could not undo its first steps, or after keys were
 -- deleted by hand: no message is parked where no claim looks for it, and no flow is busy without a message.
 --
@@ -8,13 +8,13 @@
 -- reply  number of repairs; the next cursor, or "" at the end
 local pending, unack = KEYS[1], KEYS[2]
 local flow = flow_keys(KEYS, 3)
-local channel, ordered, part, cursor, count = ARGV[1], ARGV[2] == '1', ARGV[3], ARGV[4], ARGV[5]
+local channel, ordered, part, cursor, count = ARGV[1], ARGV[2] == '1', ARGV[3], ARGV[4], tonumber(ARGV[5])
 
 local now = math.floor(clock() / 1000)
 local steps, names, repairs, next_cursor = { { { 'ZREM', pending, '' }, {} } }, {}, 0, ''
 if part == 'flights' then
   local from = cursor == '' and '-' or '(' .. cursor
-  local found = redis.call('ZRANGEBYLEX', flow.flights, from, '+', 'LIMIT', '0', count)
+  local found = redis.call('ZRANGEBYLEX', flow.flights, from, '+', 'LIMIT', '0', whole(count))
   local ended = { 'ZREM', flow.flights }
   for _, member in ipairs(found) do
     local border = string.find(member, '%z')
@@ -26,10 +26,13 @@ if part == 'flights' then
     end
   end
   remove(steps, ended, '0')
-  next_cursor = #found == tonumber(count) and found[#found] or ''
+  next_cursor = #found == count and found[#found] or ''
 else
-  local from = cursor == '' and whole(PARKED) or '(' .. cursor
-  local found = redis.call('ZRANGEBYSCORE', pending, from, '+inf', 'WITHSCORES', 'LIMIT', '0', count)
+  -- Many messages can have one due time.
+  local score, after = string.match(cursor, '^(%S+) (.*)$')
+  local rank = score and rank_after(pending, tonumber(score), after)
+    or redis.call('ZCARD', pending) - redis.call('ZCOUNT', pending, whole(PARKED), '+inf')
+  local found = redis.call('ZRANGE', pending, whole(rank), whole(rank + count - 1), 'WITHSCORES')
   local dues, back = { 'ZADD', pending }, { 'ZADD', pending }
   for i = 1, #found, 2 do
     local id, due = found[i], due_by(found[i + 1])
@@ -50,7 +53,7 @@ else
     end
   end
   write(steps, dues, { back })
-  next_cursor = #found / 2 == tonumber(count) and found[#found] or ''
+  next_cursor = #found / 2 == count and found[#found] .. ' ' .. found[#found - 1] or ''
 end
 if repairs == 0 then return { 0, next_cursor } end
 local opened = { 'ZADD', flow.gates, 'XX' }

@@ -116,6 +116,7 @@ impl Instance {
         let sinks: BTreeMap<Arc<str>, Arc<str>> =
             names.iter().map(|(name, route)| (name.clone(), route.sink.clone())).collect();
         let windows = names.iter().filter_map(|(name, route)| Some((name.clone(), route.window.clone()?))).collect();
+        let leases = names.iter().map(|(name, route)| (name.clone(), route.lease)).collect();
         let store = backend.store(prefix, settings()).listing_over(backend.servers());
         let store = Arc::new(store.notifying_of_deaths(burials));
         for route in names.keys() {
@@ -123,7 +124,8 @@ impl Instance {
             let vias: Vec<&str> = sources.map(|(name, _)| name.as_str()).chain([VIA]).collect();
             metrics::begin_queue(route, &vias);
         }
-        let queue = Arc::new(Queue::new(store.clone(), &sinks, config.redis.allow_eviction.0).with_windows(windows));
+        let queue = Queue::new(store.clone(), &sinks, config.redis.allow_eviction.0);
+        let queue = Arc::new(queue.with_windows(windows).with_leases(leases));
         let clock = Arc::new(RedisClock::new(queue.clone()));
         let waiting = Waiting { queue: queue.clone(), sinks, sources: running_sources.clone() };
         let own = backend.connection().ok().map(|(connection, _)| connection);

@@ -121,8 +121,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
             () = wakes.run() => {}
         }
     });
-    let incidents = instance.incidents.clone();
-    let waiting = &instance.waiting;
+    let (incidents, waiting) = (instance.incidents.clone(), &instance.waiting);
     let reports = incidents.report(|subject| async move { waiting.count(&subject).await });
     let ended = match started {
         Ok(false) => Ok(()),
@@ -156,6 +155,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
         () = orderly => {}
         () = stop.asked() => tracing::warn!("told twice: not waiting any longer"),
     }
+    instance.incidents.finish();
     if let Some(embedded) = embedded
         && timeout_at(whole, embedded.stop()).await.is_err()
     {

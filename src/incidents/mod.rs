@@ -157,7 +157,7 @@ impl Incidents {
         let kind = sample.as_ref().map(|sample| kind::of(&sample.error)).unwrap_or_default();
         let tally = state.deaths_of(route, reason, kind, now);
         tally.add(now, count, sample);
-        log_deaths(route, reason, tally, now);
+        log_deaths(route, reason, tally.take(now), now);
         drop(state);
         self.0.changed.notify_one();
     }
@@ -169,8 +169,9 @@ impl Incidents {
         }
         let mut state = self.lock();
         let tally = state.evictions.entry((route.clone(), reason)).or_default();
-        tally.add(Instant::now(), count, None);
-        log_evictions(route, reason, tally);
+        let now = Instant::now();
+        tally.add(now, count, None);
+        log_evictions(route, reason, tally.take(now).as_ref());
         drop(state);
         self.0.changed.notify_one();
     }
@@ -204,6 +205,18 @@ impl Incidents {
                 () = self.0.changed.notified() => {}
                 () = next => {}
             }
+        }
+    }
+
+    /// Logs the counts since the latest lines, because the process ends.
+    pub fn finish(&self) {
+        let (mut state, now) = (self.lock(), Instant::now());
+        let State { deaths, evictions, .. } = &mut *state;
+        for ((route, reason, _), tally) in deaths {
+            log_deaths(route, *reason, tally.take_early(now), now);
+        }
+        for ((route, reason), tally) in evictions {
+            log_evictions(route, reason, tally.take_early(now).as_ref());
         }
     }
 
@@ -249,10 +262,10 @@ impl State {
             }
         }
         for ((route, reason, _), tally) in &mut self.deaths {
-            log_deaths(route, *reason, tally, now);
+            log_deaths(route, *reason, tally.take(now), now);
         }
         for ((route, reason), tally) in &mut self.evictions {
-            log_evictions(route, reason, tally);
+            log_evictions(route, reason, tally.take(now).as_ref());
         }
         let outages = self.outages.values().map(Outage::due);
         let tallies = self.deaths.values().chain(self.evictions.values()).filter_map(Tally::due);
@@ -316,18 +329,16 @@ impl Line {
     }
 }
 
-/// Logs nothing within the interval of the latest line.
-fn log_deaths(route: &str, reason: DeadReason, tally: &mut Tally, now: Instant) {
-    if let Some(Counted { count, times, sample }) = tally.take(now) {
+fn log_deaths(route: &str, reason: DeadReason, counted: Option<Counted>, now: Instant) {
+    if let Some(Counted { count, times, sample }) = counted {
         let (id, error) = sample.map_or((None, None), |Sample { id, error }| (Some(id), Some(error)));
         let (first, last) = times.map(|(first, last)| (shown(now - first), shown(now - last))).unzip();
         tracing::warn!(route, reason = reason.as_str(), count, first, last, id, error, "messages are dead letters now");
     }
 }
 
-/// Logs nothing within the interval of the latest line.
-fn log_evictions(route: &str, reason: &str, tally: &mut Tally) {
-    if let Some(Counted { count, .. }) = tally.take(Instant::now()) {
+fn log_evictions(route: &str, reason: &str, counted: Option<&Counted>) {
+    if let Some(Counted { count, .. }) = counted {
         tracing::warn!(route, reason, count, "dead letters were deleted: the `dead` setting of the route");
     }
 }

@@ -55,7 +55,15 @@ impl Tally {
 
     /// The line to log now.
     pub fn take(&mut self, now: Instant) -> Option<Counted> {
-        if !self.waits() || self.due().is_some_and(|due| now < due) {
+        if self.due().is_some_and(|due| now < due) {
+            return None;
+        }
+        self.take_early(now)
+    }
+
+    /// The last line, before its time.
+    pub fn take_early(&mut self, now: Instant) -> Option<Counted> {
+        if !self.waits() {
             return None;
         }
         self.logged = Some(now);

@@ -36,6 +36,7 @@ pub struct Queue {
     routes: BTreeMap<Arc<str>, QueueRoute>,
     /// The windows of routes that are not always open.
     windows: BTreeMap<Arc<str>, Arc<Calendar>>,
+    leases: BTreeMap<Arc<str>, Duration>,
     pub(super) registry: Arc<RouteRegistry>,
 }
 
@@ -64,13 +65,19 @@ impl Queue {
                 (settings.name.clone(), QueueRoute { sink, max_payload: settings.max_payload, partitions })
             })
             .collect();
-        Self { store, routes, windows: BTreeMap::new(), registry }
+        Self { store, routes, windows: BTreeMap::new(), leases: BTreeMap::new(), registry }
     }
 
     /// Adds the windows of routes, for display.
     #[must_use]
     pub fn with_windows(self, windows: BTreeMap<Arc<str>, Arc<Calendar>>) -> Self {
         Self { windows, ..self }
+    }
+
+    /// Adds the leases of routes, from which the time of a claim is known.
+    #[must_use]
+    pub fn with_leases(self, leases: BTreeMap<Arc<str>, Duration>) -> Self {
+        Self { leases, ..self }
     }
 
     /// The window of a route at `now`, on the clock of Redis; `None` if it is always open.
@@ -200,7 +207,7 @@ impl Queue {
         let limits_used = limits_used(self.store.limits_of_partition(route), &own);
         parts.extend(own);
         let window = |now| self.window(route, now);
-        let summed = summed(route, found.sink.clone(), &parts, window);
+        let summed = summed(route, found.sink.clone(), &parts, self.leases.get(route).copied(), window);
         let flows = self.flow_limits(route).ok().map(|_| parts.iter().map(|part| (part.parked, part.waiting_flows)));
         let (parked, keys) = flows.map(|of| of.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))).unzip();
         Ok(RouteStats {
@@ -352,7 +359,7 @@ impl Queue {
             let partitions = Partition::all(&known.name, known.partitions);
             let parts = try_join_all(partitions.map(async |partition| self.store.stats(&partition).await)).await;
             let stats = match parts {
-                Ok(parts) => Ok(summed(&known.name, None, &parts, |_| None)),
+                Ok(parts) => Ok(summed(&known.name, None, &parts, None, |_| None)),
                 Err(error @ StoreError::WrongType { .. }) => Err(error),
                 Err(error) => return Err(error.into()),
             };
@@ -414,11 +421,12 @@ fn limits_used(limits: [Option<u64>; 2], parts: &[PartitionStats]) -> [Option<f6
     })
 }
 
-/// `window`: the window of the route at a time.
+/// `lease`: of the route. `window`: the window of the route at a time.
 fn summed(
     route: &str,
     sink: Option<Arc<str>>,
     parts: &[PartitionStats],
+    lease: Option<Duration>,
     window: impl Fn(UnixMillis) -> Option<RouteWindow>,
 ) -> RouteStats {
     let sum = |of: fn(&PartitionStats) -> u64| parts.iter().map(of).sum();
@@ -426,11 +434,16 @@ fn summed(
     let now = parts.iter().map(|part| part.now).max().unwrap_or(0) / 1000;
     let oldest = parts.iter().filter_map(|part| part.oldest_due).min();
     let window = window(UnixMillis::new(now).unwrap_or_default());
-    let overdue = match (oldest, window) {
-        (None, _) | (_, Some(RouteWindow { open: false, .. })) => 0,
-        (Some(due), window) => {
-            now.saturating_sub(due.get().max(window.and_then(|window| window.since).map_or(0, UnixMillis::get)))
-        }
+    let opening = window.and_then(|window| window.since).map_or(0, UnixMillis::get);
+    let lease = lease.map(|lease| u64::try_from(lease.as_millis()).unwrap_or(u64::MAX));
+    // Until its claim: the time in the sink does not count.
+    let claimed = parts.iter().filter_map(|part| part.latest_claimed.zip(lease));
+    let claimed = claimed.map(|((due, lease_end), lease)| (due.get(), lease_end.get().saturating_sub(lease).min(now)));
+    let overdue = if matches!(window, Some(RouteWindow { open: false, .. })) {
+        0
+    } else {
+        let waits = oldest.map(|due| (due.get(), now)).into_iter().chain(claimed);
+        waits.map(|(due, until)| until.saturating_sub(due.max(opening))).max().unwrap_or(0)
     };
     RouteStats {
         route: route.into(),

@@ -3,7 +3,7 @@
 //!
 //! A transfer without an answer is repeated with the same token, so it takes effect only once.
 
-use std::ops::Range;
+use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
 use tokio::time::{Instant, sleep};
 
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     sink::{Element, Outcome},
-    store::{ClaimEnd, Settled, Transfer, Transferred},
+    store::{ClaimEnd, Settled, StoreError, Transfer, Transferred},
 };
 
 /// Maximum bytes of values and list names in one call: scripts that write stay below 4 MiB.
@@ -48,24 +48,42 @@ impl Batch {
                     (attempt, Transfer { lease, list, value })
                 })
                 .unzip();
-            self.transfer_chunk(attempts, transfers, one_list).await;
+            let denied = self.transfer_chunk(attempts, transfers, one_list).await;
+            for (attempts, transfers) in by_list(denied) {
+                self.transfer_chunk(attempts, transfers, one_list).await;
+            }
         }
     }
 
-    async fn transfer_chunk(&mut self, attempts: Vec<Attempt>, transfers: Vec<Transfer>, one_list: bool) {
+    /// Returns the messages of a call in which one of several lists was denied.
+    async fn transfer_chunk(
+        &mut self,
+        attempts: Vec<Attempt>,
+        transfers: Vec<Transfer>,
+        one_list: bool,
+    ) -> Vec<(Attempt, Transfer)> {
         let sent = Instant::now();
+        let transfers_to_one_list = transfers.iter().all(|transfer| transfer.list == transfers[0].list);
         let mut backoff = StoreBackoff::default();
         // A transfer without an answer may have taken effect: its messages are not recovered while it is repeated.
         let mut unanswered = None;
         let verdicts = loop {
             match self.route.store.transfer(&self.partition, &transfers).await {
                 Ok(verdicts) => break verdicts,
+                Err(error) if error.is_denied() => {
+                    let denied = attempts.into_iter().zip(transfers);
+                    if transfers_to_one_list || !error.is_denied_key() {
+                        self.conclude_denied(denied, sent, &error, one_list);
+                        return Vec::new();
+                    }
+                    return denied.collect();
+                }
                 Err(error) => {
                     let wait = backoff.wait(&self.route.incidents, &self.partition, "transfer", &error);
                     if is_outage(&error) {
                         unanswered.get_or_insert_with(|| self.settler.unanswered().mark());
                     } else if attempts.iter().all(|attempt| attempt.held.lease_ends <= Instant::now()) {
-                        return;
+                        return Vec::new();
                     }
                     sleep(wait).await;
                 }
@@ -100,7 +118,42 @@ impl Batch {
         }
         Permits::release(done);
         self.route.show_in_flight();
+        Vec::new()
     }
+
+    /// A denied call changed nothing. Without the right to push, the sink is down. Without the right to one list of
+    /// many, the messages of this list fail.
+    fn conclude_denied(
+        &mut self,
+        denied: impl Iterator<Item = (Attempt, Transfer)>,
+        sent: Instant,
+        error: &StoreError,
+        one_list: bool,
+    ) {
+        for (attempt, Transfer { list, .. }) in denied {
+            let text = format!("{error}; `punctual check --connect` names missing rights");
+            let outcome = if !one_list && error.is_denied_key() {
+                Outcome::Failed { error: format!("list `{list}`: {text}"), retry_after: None }
+            } else {
+                // All lists have the same error, so that it is logged once.
+                Outcome::Unavailable { error: text }
+            };
+            attempt.conclude(self, sent, &outcome, None, None);
+        }
+        self.route.show_in_flight();
+    }
+}
+
+type Transfers = (Vec<Attempt>, Vec<Transfer>);
+
+fn by_list(denied: Vec<(Attempt, Transfer)>) -> Vec<Transfers> {
+    let mut lists: BTreeMap<Arc<str>, Transfers> = BTreeMap::new();
+    for (attempt, transfer) in denied {
+        let (attempts, transfers) = lists.entry(transfer.list.clone()).or_default();
+        attempts.push(attempt);
+        transfers.push(transfer);
+    }
+    lists.into_values().collect()
 }
 
 /// Consecutive parts within the limits; a value above `MAX_BYTES` is alone. `sizes` in bytes.

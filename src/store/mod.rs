@@ -72,6 +72,21 @@ pub enum StoreError {
     Refused { slug: String, text: String },
 }
 
+/// `kind` of a call that the user is not allowed to make.
+const DENIED: &str = "noperm";
+
+impl StoreError {
+    /// Whether the user lacks a right. A script that is denied a command changes nothing.
+    pub fn is_denied(&self) -> bool {
+        matches!(self, Self::Unavailable { kind: DENIED, .. })
+    }
+
+    /// Whether the user lacks the right to a key, as far as the text shows it: that to a command is denied otherwise.
+    pub fn is_denied_key(&self) -> bool {
+        matches!(self, Self::Unavailable { kind: DENIED, text } if text.contains("access"))
+    }
+}
+
 /// Every method answers within the store's own timeout, and is safe to repeat.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {

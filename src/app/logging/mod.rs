@@ -19,6 +19,8 @@ use std::{
     time::Duration,
 };
 
+use rustix::process::Signal;
+use tokio::signal::unix::{SignalKind, signal};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
 
@@ -35,8 +37,12 @@ const LAST_LINES: Duration = Duration::from_secs(1);
 /// The log of this process, after `init`.
 static QUEUE: OnceLock<Arc<LogQueue>> = OnceLock::new();
 
-/// Installs the subscriber and the panic hook for the process; a second call changes nothing.
+/// Installs the subscriber and the panic hook for the process; a second call changes nothing. Must be called within a
+/// tokio runtime.
 pub fn init(config: LogConfig) {
+    // A write beyond the limit of file sizes (`ulimit -f`) then fails, in place of ending the process. Without the
+    // handler only that write ends it.
+    let _ = signal(SignalKind::from_raw(Signal::XFSZ.as_raw()));
     let level = LevelFilter::from_level(config.level.into());
     let (filter, mistake) = filter(level);
     // lapin logs returned messages with their payload. The sink logs connection errors.

@@ -163,6 +163,9 @@ impl Sender {
                 let address = self.connector.address();
                 info!(address, "HTTP/2 fails there: connections speak HTTP/1.1 for {time:?}");
             }
+            // Behind a balancer, another server might allow streams.
+            let is_refused =
+                matches!(sent, Ok(Err(SendError::NoStream))) && used.shared().is_some_and(Shared::allows_none);
             let outcome = match sent {
                 Ok(Ok(response)) => {
                     self.connector.answered();
@@ -203,7 +206,9 @@ impl Sender {
                     Outcome::Throttled { error, retry_after: None }
                 }
             };
-            if used.shared().is_none_or(Shared::is_ending) {
+            if is_refused {
+                self.close(connection);
+            } else if used.shared().is_none_or(Shared::is_ending) {
                 *connection = None;
             }
             return Err(failure(domain, outcome));
@@ -219,7 +224,7 @@ impl Sender {
         format!("{}: {text}", self.connector.address())
     }
 
-    /// Drops a connection that accepts no more requests.
+    /// Drops a connection that accepts no more requests, or none at present.
     fn close(&self, connection: &mut Option<Connection>) {
         if let Some(shared) = connection.take().as_ref().and_then(Connection::shared) {
             self.connector.retire(Some(shared));

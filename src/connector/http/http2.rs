@@ -161,6 +161,11 @@ impl Shared {
         self.state.allowed.load(Ordering::Acquire).min(MAX_STREAMS)
     }
 
+    /// Whether the server allows no stream at present.
+    pub fn allows_none(&self) -> bool {
+        self.limit() == 0
+    }
+
     /// Whether nothing of the last request was sent, or the server has not processed it.
     pub fn is_unsent(&self) -> bool {
         self.latest.is_none_or(|stream| self.state.frames.is_unprocessed(stream))

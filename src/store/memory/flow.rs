@@ -147,14 +147,20 @@ impl MemoryPartition {
         is_open
     }
 
-    /// The message that holds an ordered flow, or the first parked one, if it is not `id`.
-    pub(super) fn first_of_flow(&self, id: &str) -> Option<String> {
-        let name = self.flow_of(id).0 + "\0";
+    /// The message that holds an ordered flow, or the first of those that are parked or due, if it is not `id`. `now` in
+    /// milliseconds.
+    pub(super) fn first_of_flow(&self, id: &str, now: u64) -> Option<String> {
+        let name = self.flow_of(id).0;
+        let prefix = format!("{name}\0");
         let of_flow =
-            |set: &BTreeSet<String>| set.range(name.clone()..).next().filter(|one| one.starts_with(&name)).cloned();
-        let holder = of_flow(&self.flow.flights).map(|flight| flight[name.len()..].to_owned());
-        let first = || of_flow(&self.flow.waiting).map(|member| member[name.len() + 34..].to_owned());
-        holder.or_else(first).filter(|first| first != id)
+            |set: &BTreeSet<String>| set.range(prefix.clone()..).next().filter(|one| one.starts_with(&prefix)).cloned();
+        let holder = of_flow(&self.flow.flights).map(|flight| flight[prefix.len()..].to_owned());
+        let due = self.pending.up_to(now).filter_map(|(due_id, due)| {
+            let (its_flow, number) = self.flow_of(due_id);
+            (its_flow == name).then(|| place(&name, due, &number, due_id))
+        });
+        let first = || of_flow(&self.flow.waiting).into_iter().chain(due).min();
+        holder.or_else(|| first().map(|member| member[prefix.len() + 34..].to_owned())).filter(|first| first != id)
     }
 
     /// `back`: by flow, the slots that are given back; `hold`: the time in microseconds before which none leaves.

@@ -228,7 +228,7 @@ impl MemoryPartition {
             return Rescheduled::Expires(unix_millis(at));
         }
         if let Some(flow) = settings.flow {
-            let first = (at_once && flow.ordered).then(|| self.first_of_flow(id)).flatten();
+            let first = (at_once && flow.ordered).then(|| self.first_of_flow(id, now)).flatten();
             if let Some(first) = first {
                 return Rescheduled::Held(MessageId::stored(&first).expect("only ids are stored"));
             }

@@ -31,6 +31,9 @@ pub struct PartitionStats {
     /// Since when the oldest message in pending is due; for a retry, the time of the retry. Deferred messages behind
     /// many others are left out.
     pub oldest_due: Option<UnixMillis>,
+    /// Due time and end of the lease of the message that was claimed longest after its due time, among the first ones in
+    /// unack without a failed attempt. `None` on a route with flows.
+    pub latest_claimed: Option<(UnixMillis, UnixMillis)>,
     /// Due messages that are parked, because their flow is busy.
     pub parked: u64,
     /// Flows for which messages are parked.
@@ -175,6 +178,10 @@ impl RedisStore {
             bytes: reply.integer()?,
             retrying: reply.integer()?,
             oldest_due: reply.optional()?.and_then(UnixMillis::new),
+            latest_claimed: {
+                let [due, lease_end] = [reply.optional()?, reply.optional()?];
+                due.and_then(UnixMillis::new).zip(lease_end.and_then(UnixMillis::new))
+            },
             parked: reply.integer()?,
             waiting_flows: reply.integer()?,
             due_within: [reply.integer()?, reply.integer()?, reply.integer()?, reply.integer()?],

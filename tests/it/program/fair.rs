@@ -9,7 +9,12 @@ use serde_json::{Value, json};
 use tokio::{io::AsyncWriteExt, time::sleep};
 
 use super::{alone, client::Client, eventually};
-use crate::support::{RawServer, RedisServer, punctual::Punctual, read_request, receiver::wall_clock};
+use crate::support::{
+    RawServer, RedisServer,
+    punctual::Punctual,
+    read_request,
+    receiver::{Behaviour, Receiver, wall_clock},
+};
 
 /// What the endpoint takes for each message.
 const REPLY: Duration = Duration::from_millis(200);
@@ -119,6 +124,34 @@ async fn the_backlog_of_a_route_delays_another_by_one_reply() {
     let stats = client.stats("backlog").await;
     let overdue = stats["oldest_overdue_seconds"].as_f64().expect("a number");
     assert!(overdue >= 2.0, "the oldest is due for longer than that: {stats}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_is_claimed_and_returned_unsent_is_overdue_also_while_it_is_claimed() {
+    let redis = RedisServer::start().await;
+    let receiver = Receiver::start();
+    receiver.behave(Behaviour::Delay(Duration::from_millis(2500)));
+    let configuration = json!({
+        "redis": { "url": redis.url() },
+        "sinks": { "hook": { "type": "http", "url": receiver.url(), "timeout": "3s", "max_connections": 1 } },
+        "routes": { "sent": { "sink": "hook" }, "waits": { "sink": "hook" } },
+    });
+    let punctual = Punctual::start(&configuration.to_string()).await;
+    let client = Client::of(&punctual);
+    client.schedule("sent", r#"{"id":"a","payload":1}"#).await;
+    receiver.wait_for(1, Duration::from_secs(2)).await;
+    client.schedule("waits", r#"{"id":"b","payload":1}"#).await;
+    let overdue = |stats: &Value| stats["oldest_overdue_seconds"].as_f64().expect("a number");
+    // It is returned when the connection is free, because less than half of the timeout is left.
+    let claimed = eventually("it is claimed again", Duration::from_secs(10), async || {
+        let stats = client.stats("waits").await;
+        (stats["unack"] == 1 && overdue(&stats) > 1.5).then_some(stats)
+    })
+    .await;
+    assert_eq!((&claimed["pending"], &claimed["due"]), (&0.into(), &0.into()), "{claimed}");
+    sleep(Duration::from_secs(1)).await;
+    let later = client.stats("waits").await;
+    assert_eq!(later["oldest_overdue_seconds"], claimed["oldest_overdue_seconds"], "not the time in the sink: {later}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

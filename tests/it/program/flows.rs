@@ -199,6 +199,35 @@ async fn an_ordered_flow_keeps_its_order_over_failures_dead_letters_and_a_kill()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_is_delivered_now_does_not_pass_those_of_its_flow_that_no_claim_has_seen() {
+    let redis = RedisServer::start().await;
+    let (server, attempts) = endpoint(Duration::ZERO, |_, _| "204 No Content");
+    let flow = json!({ "key": "{header:tenant}", "ordered": true });
+    let punctual = Punctual::start(&configuration(&redis, &server, &flow)).await;
+    let client = Client::of(&punctual);
+    client.call("POST", "/v1/routes/hooks/pause", "").await;
+    schedule(&client, "one", 2).await;
+    for (id, tenant) in [("later", "one"), ("other", "two")] {
+        let headers = json!({ "tenant": tenant });
+        let message = json!({ "id": id, "payload": 1, "delay": "1h", "headers": headers });
+        client.schedule("hooks", &message.to_string()).await;
+    }
+    let deliver = async |id: &str| client.call("POST", &format!("/v1/routes/hooks/messages/{id}/deliver"), "").await;
+    for held in ["later", "one.1"] {
+        let answer = deliver(held).await;
+        assert!(answer.status == 409 && answer.text.contains("`one.0`"), "{}", answer.text);
+    }
+    for first in ["one.0", "other"] {
+        assert_eq!(deliver(first).await.status, 200);
+    }
+    client.call("POST", "/v1/routes/hooks/resume", "").await;
+    eventually("it is the first one", MAX_WAIT, async || (deliver("later").await.status == 200).then_some(())).await;
+    eventually("four arrived", MAX_WAIT, async || (attempts.confirmed() == 4).then_some(())).await;
+    let order: Vec<String> = attempts.all().iter().map(|one| one.id.clone()).filter(|id| id != "other").collect();
+    assert_eq!(order, ["one.0", "one.1", "later"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_operator_sees_and_steers_each_flow() {
     let redis = RedisServer::start().await;
     let (server, attempts) = endpoint(Duration::ZERO, |id, earlier| match id {

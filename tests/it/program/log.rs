@@ -109,6 +109,23 @@ async fn no_write_of_the_log_blocks_ends_or_stops_the_process() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_reaches_the_limit_of_file_sizes_does_not_end_the_process() {
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    let mut punctual = Punctual::spawn_with_limit(&configuration(&redis, &receiver, "log: { level: debug }"), "-f", 8);
+    timeout(SOON, punctual.ready()).await.expect("it starts");
+    let client = Client::of(&punctual);
+    let dropped = async || client.metrics().await.sum("punctual_log_lines_dropped_total", &[]) > 0;
+    for n in 1.. {
+        client.schedule("web", r#"{"payload":1}"#).await;
+        receiver.wait_for(n, SOON).await;
+        if dropped().await {
+            break;
+        }
+    }
+    assert_eq!(punctual.terminate().await.code, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_error_at_the_start_ends_the_process_although_nobody_reads_it() {
     let taken = Port::reserve();
     let _listener = std::net::TcpListener::bind(taken.address()).expect("a free port");
@@ -156,6 +173,23 @@ async fn lines_that_nobody_reads_are_dropped_counted_and_reported_in_their_place
     // Two threads may take their times in one order and their places in another.
     assert!(unordered * 20 < times.len(), "{unordered} of {}", times.len());
     assert_eq!(lines.last().expect("lines")["message"], "stopped");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_counts_of_dead_letters_are_logged_at_the_stop() {
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    receiver.behave(Behaviour::Status(400));
+    let mut punctual = Punctual::start(&configuration(&redis, &receiver, "log: { format: json }")).await;
+    let client = Client::of(&punctual);
+    let messages: Vec<_> = (0..50).map(|n| format!(r#"{{"payload":{n}}}"#)).collect();
+    client.schedule("web", &format!("[{}]", messages.join(","))).await;
+    eventually("all are dead", SOON, async || (client.stats("web").await["dead"] == 50).then_some(())).await;
+    punctual.terminate().await;
+    let log = punctual.log();
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let lines = lines.filter(|line| line["message"] == "messages are dead letters now");
+    let counts: Vec<u64> = lines.map(|line| line["count"].as_u64().expect("a number")).collect();
+    assert_eq!((counts.len(), counts.iter().sum::<u64>()), (2, 50), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -332,6 +332,98 @@ async fn a_right_that_is_taken_away_while_messages_wait_is_named_and_costs_none_
     assert_eq!(lines, 1, "{}", punctual.log());
 }
 
+async fn length(redis: &RedisServer, list: &str) -> usize {
+    redis::cmd("LLEN").arg(list).query_async(&mut redis.connection().await).await.expect("a list")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_the_user_is_not_allowed_to_push_to_is_down_until_it_is() {
+    const COUNT: usize = 500;
+    let redis = RedisServer::start().await;
+    let receiver = Receiver::start();
+    let (rule, further) = documented();
+    limit(&redis, &[&rule[..], &further, &["~jobs"]].concat()).await;
+    let configuration = format!(
+        "redis: {{ url: 'redis://127.0.0.1:{}/0', username: limited, password: secret }}\n\
+         sinks: {{ jobs: {{ type: redis_list, key: jobs }}, hook: {{ type: http, url: '{}' }} }}\n\
+         routes: {{ list: {{ sink: jobs, retry: {{ max_attempts: 1 }} }}, web: {{ sink: hook }} }}\n",
+        redis.port(),
+        receiver.url()
+    );
+    let punctual = Punctual::start(&configuration).await;
+    let client = Client::of(&punctual);
+    for (round, (denied, granted)) in [("-rpush", "+rpush"), ("-type", "+type")].into_iter().enumerate() {
+        limit(&redis, &[denied]).await;
+        let messages: Vec<String> = (0..COUNT).map(|n| format!(r#"{{"id":"m{n}","payload":""}}"#)).collect();
+        client.schedule("list", &format!("[{}]", messages.join(","))).await;
+        eventually("the sink is down", Duration::from_secs(5), async || {
+            (client.metrics().await.sum("punctual_sink_up", &["sink=\"jobs\""]) == 0).then_some(())
+        })
+        .await;
+        eventually("the messages wait", Duration::from_secs(5), async || {
+            let stats = client.stats("list").await;
+            let is_late = stats["oldest_overdue_seconds"].as_f64().expect("seconds") > 0.5;
+            (is_late && stats["pending"].as_u64() > Some(COUNT as u64 - 5)).then_some(())
+        })
+        .await;
+        let log = punctual.log();
+        assert!(log.contains("--connect") && !log.contains("store does not answer"), "{log}");
+        assert_eq!(client.readiness().await.status, 200, "the other sink can be used");
+        client.schedule("web", &format!(r#"{{"id":"w{round}","payload":""}}"#)).await;
+        receiver.wait_for(round + 1, Duration::from_secs(5)).await;
+
+        limit(&redis, &[granted]).await;
+        client.drained("list", Duration::from_secs(10)).await;
+        assert_eq!(length(&redis, "jobs").await, (round + 1) * COUNT, "each once");
+    }
+    assert_eq!(client.stats("list").await["dead"], 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_list_of_many_that_the_user_is_not_allowed_to_use_does_not_stop_the_others() {
+    let redis = RedisServer::start().await;
+    let (rule, further) = documented();
+    limit(&redis, &[&rule[..], &further, &["~jobs-*"]].concat()).await;
+    let configuration = format!(
+        "redis: {{ url: 'redis://127.0.0.1:{}/0', username: limited, password: secret }}\n\
+         sinks: {{ lists: {{ type: redis_list, key: '{{key}}', allow: ['*'] }} }}\n\
+         routes: {{ list: {{ sink: lists, retry: {{ initial: 1s, factor: 1, jitter: 0 }} }} }}\n",
+        redis.port()
+    );
+    let punctual = Punctual::start(&configuration).await;
+    let client = Client::of(&punctual);
+    let key = |n: usize| ["jobs-a", "jobs-b", "theirs"][n % 3];
+    let messages: Vec<String> =
+        (0..30).map(|n| format!(r#"{{"id":"m{n}","payload":"","key":"{}"}}"#, key(n))).collect();
+    client.schedule("list", &format!("[{}]", messages.join(","))).await;
+    eventually("the others are delivered", Duration::from_secs(5), async || {
+        (length(&redis, "jobs-a").await == 10 && length(&redis, "jobs-b").await == 10).then_some(())
+    })
+    .await;
+    eventually("ten are retried", Duration::from_secs(5), async || {
+        (client.stats("list").await["retrying"] == 10).then_some(())
+    })
+    .await;
+    let message = client.call("GET", "/v1/routes/list/messages/m2", "").await;
+    assert!(message.json["last_error"].as_str().is_some_and(|error| error.contains("`theirs`")), "{}", message.text);
+    limit(&redis, &["~theirs"]).await;
+    client.drained("list", Duration::from_secs(10)).await;
+    assert_eq!(length(&redis, "theirs").await, 10);
+
+    limit(&redis, &["-rpush"]).await;
+    client.schedule("list", &format!("[{}]", messages.join(","))).await;
+    eventually("all wait", Duration::from_secs(5), async || {
+        let stats = client.stats("list").await;
+        (stats["pending"] == 30 && client.sink("lists").await["breaker"] != "closed").then_some(())
+    })
+    .await;
+    let lines = punctual.log().lines().filter(|line| line.contains("the sink is down")).count();
+    assert_eq!(lines, 1, "all lists have one cause: {}", punctual.log());
+    limit(&redis, &["+rpush"]).await;
+    client.drained("list", Duration::from_secs(10)).await;
+    assert_eq!(length(&redis, "theirs").await, 20);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_in_no_set_are_found_at_the_start_and_are_pending_at_their_due_time() {
     let redis = RedisServer::start().await;

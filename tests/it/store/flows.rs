@@ -1,13 +1,14 @@
-//! Flows that wait for the capacity of an instance.
+//! Flows that wait for the capacity of an instance, and repairs of flows.
 
 use punctual::{
-    store::{ClaimRequest, Store},
+    store::{ClaimRequest, PARKED, Store},
     time::UnixMillis,
 };
 
 use super::{
     bench::Bench,
     content::LONG_AGO,
+    rows::key,
     scene::{NEW, claim, partition},
 };
 
@@ -28,4 +29,20 @@ async fn a_flow_that_waits_for_capacity_stays_open_since_its_time_and_is_overdue
     let first = store.claim(&partition(), ClaimRequest { limit: 1, ..claim(NEW, 1) }).await.expect("claimed");
     assert_eq!(first.messages.len(), 1);
     assert_eq!(bench.rows(&partition()).await.flow.gates["b"], LONG_AGO, "no capacity for the next one");
+}
+
+#[tokio::test]
+async fn all_parked_messages_of_one_due_time_are_looked_at_for_repairs() {
+    /// More than a call looks at.
+    const COUNT: u64 = 250;
+    let mut bench = Bench::start().await;
+    let store = bench.of_kind("flows");
+    bench.set("claim, flows").await;
+    assert_eq!(store.tidy(&partition()).await, Ok(0));
+    let mut pipe = redis::pipe();
+    for n in 0..COUNT {
+        pipe.zadd(key(&partition(), "pending"), format!("lost-{n}"), PARKED + LONG_AGO);
+    }
+    pipe.exec_async(&mut bench.raw).await.expect("written");
+    assert_eq!(store.tidy(&partition()).await, Ok(COUNT), "no claim would look for them");
 }

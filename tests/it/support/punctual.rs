@@ -93,10 +93,15 @@ impl Punctual {
 
     /// Started with this hard limit of open files.
     pub fn spawn_with_files(configuration: &str, files: usize) -> Self {
+        Self::spawn_with_limit(configuration, "-n", files)
+    }
+
+    /// Started with a limit, as `ulimit` takes it.
+    pub fn spawn_with_limit(configuration: &str, option: &str, limit: usize) -> Self {
         let mut punctual = Self::prepared(configuration, &[]);
         let mut shell = Command::new("sh");
-        shell.args(["-c", "ulimit -n \"$1\"; shift; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_punctual")]);
-        shell.arg(files.to_string());
+        shell.args(["-c", "ulimit \"$1\" \"$2\"; shift 2; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_punctual")]);
+        shell.args([option, &limit.to_string()]);
         let log = File::create(punctual.path("punctual.log")).expect("a log file");
         shell.stdout(Stdio::null()).stderr(log);
         punctual.run_as(shell);

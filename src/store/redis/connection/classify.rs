@@ -30,6 +30,9 @@ const SERVER_STATES: [(&str, &str); 16] = [
 /// replies have the code NOPERM instead.
 const DENIED_IN_SCRIPT: [&str; 2] = ["ERR The user executing the script can't ", "ERR ACL failure in script"];
 
+/// Part of the error reply to a script that calls a command which this server has under another name, or not at all.
+const RENAMED: &str = "Unknown Redis command called from";
+
 /// The kind when too few replicas are in sync.
 pub const NO_REPLICAS: &str = "noreplicas";
 /// Kinds of errors that only a server in cluster mode returns.
@@ -128,7 +131,7 @@ pub fn classify(error: &RedisError) -> StoreError {
     if code == "WRONGTYPE" {
         return StoreError::WrongType { text };
     }
-    if DENIED_IN_SCRIPT.iter().any(|begin| reply.starts_with(begin)) {
+    if DENIED_IN_SCRIPT.iter().any(|begin| reply.starts_with(begin)) || reply.contains(RENAMED) {
         return unavailable("noperm");
     }
     match SERVER_STATES.iter().find(|(name, _)| *name == code) {
@@ -279,6 +282,8 @@ mod tests {
             ),
             ("ERR The user executing the script can't access at least one of the keys mentioned", "noperm"),
             ("ERR ACL failure in script: User punctual has no permissions to run the 'zadd' command", "noperm"),
+            ("ERR Unknown Redis command called from script script: f7adf048576a96a0, on @user_script:1.", "noperm"),
+            ("@user_script: 3: Unknown Redis command called from Lua script", "noperm"),
         ] {
             assert_eq!(kind(line), expected, "{line}");
         }
