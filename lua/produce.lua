@@ -215,6 +215,14 @@ local function drop(steps, key, fields)
   clear(steps, found, values)
 end
 -- end
+-- begin include/flow_value.lua
+-- The flow and the number in a value of `flows`. A message that was accepted before the route had flows has the empty
+-- flow.
+local function flow_of(value)
+  local number, name = string.match(value or '0 ', '^(%S+) (.*)$')
+  return name, number
+end
+-- end
 -- begin include/members.lua
 -- include commit
 -- Steps that change members of sorted sets. The undo of each command is made from the command itself.
@@ -250,7 +258,7 @@ local function insert(steps, command)
 end
 -- end
 -- begin include/flow.lua
--- include commit fields members scores
+-- include commit fields flow_value members scores
 -- Flows: the messages of a route with the same flow share its rate, parallelism and order.
 --
 -- The flow keys of a partition; a route without flows passes none of them. `[flow]` is all of them in the KEYS of a
@@ -272,13 +280,6 @@ local function flow_keys(keys, first)
   local names = {}
   names.flows, names.waiting, names.flights, names.gates, names.slots, names.rules = unpack(keys, first, first + 5)
   return names
-end
-
--- The flow and the number in a value of `flows`. A message that was accepted before the route had flows has the empty
--- flow.
-local function flow_of(value)
-  local number, name = string.match(value or '0 ', '^(%S+) (.*)$')
-  return name, number
 end
 
 local function padded(number) return string.format('%016.0f', number) end

@@ -1,4 +1,4 @@
--- include attempts bytes clock commit completion failures fields flow leases members rates scores sizes wake
+-- include attempts bytes clock commit completion failures fields flow flow_value leases members rates scores sizes wake
 -- Settles claims: each message is completed, pending again, or dead.
 --
 -- KEYS   pending unack messages attempts errors dead remembered records bytes [flow]

@@ -1,4 +1,4 @@
--- include clock commit flow members scores wake
+-- include clock commit flow flow_value members scores wake
 -- Repairs the flows of a partition after a script failed midway and could not undo its first steps, or after keys were
 -- deleted by hand: no message is parked where no claim looks for it, and no flow is busy without a message.
 --

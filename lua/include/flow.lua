@@ -1,4 +1,4 @@
--- include commit fields members scores
+-- include commit fields flow_value members scores
 -- Flows: the messages of a route with the same flow share its rate, parallelism and order.
 --
 -- The flow keys of a partition; a route without flows passes none of them. `[flow]` is all of them in the KEYS of a
@@ -20,13 +20,6 @@ local function flow_keys(keys, first)
   local names = {}
   names.flows, names.waiting, names.flights, names.gates, names.slots, names.rules = unpack(keys, first, first + 5)
   return names
-end
-
--- The flow and the number in a value of `flows`. A message that was accepted before the route had flows has the empty
--- flow.
-local function flow_of(value)
-  local number, name = string.match(value or '0 ', '^(%S+) (.*)$')
-  return name, number
 end
 
 local function padded(number) return string.format('%016.0f', number) end

@@ -1,4 +1,4 @@
--- include claiming commit fields flow members rates scores
+-- include claiming commit fields flow flow_value members rates scores
 -- Chooses the due messages that a claim takes from a route with flows.
 
 -- Due messages and flows that a claim looks at.

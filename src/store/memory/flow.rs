@@ -101,7 +101,7 @@ fn whole(number: f64) -> u64 {
 
 impl MemoryPartition {
     /// The flow and the number of a message.
-    fn flow_of(&self, id: &str) -> (String, String) {
+    pub(super) fn flow_of(&self, id: &str) -> (String, String) {
         let value = self.flow.flows.get(id).map_or("0 ", String::as_str);
         let (number, name) = value.split_once(' ').expect("two parts");
         (name.to_owned(), number.to_owned())
