@@ -1,4 +1,4 @@
-"""charts.py RAW DIRECTORY: lateness.svg and drain.svg in DIRECTORY from the results of run.sh."""
+"""charts.py RAW DIRECTORY: lateness.svg, drain.svg and flow.svg in DIRECTORY from the results of run.sh."""
 
 import math
 import sys
@@ -102,9 +102,44 @@ def lateness(found):
     return picture("Lateness of messages that are due at an even rate, into a list", parts)
 
 
+def flow(found):
+    """Lines by second: messages of the big tenant, and lateness of the others with and without `flow`."""
+    series = [[found.get(("tenants", who, figure), {}).get(1) for figure in ("big", "late")] for who in ("0", "1")]
+    if any(None in one for one in series):
+        return None
+    (plain, plain_late), (big, late) = series
+    seconds = len(big)
+    half = (HEIGHT - TOP - BOTTOM - 60) / 2
+    x_of = lambda second: LEFT + (WIDTH - LEFT - RIGHT - 20) * (second + 0.5) / seconds
+
+    def panel(top, title, unit, lines):
+        values = [value for points, _ in lines for value in points if value > 0]
+        lowest, highest = min(values) / 1.5, max(values) * 1.5
+        y_of = lambda value: top + half - half * math.log(max(value, lowest) / lowest) / math.log(highest / lowest)
+        yield text(LEFT, top - 8, title, "start")
+        for mark in (10 ** power for power in range(-2, 8)):
+            if lowest <= mark <= highest:
+                yield line(LEFT, y_of(mark), WIDTH - RIGHT, y_of(mark))
+                yield text(LEFT - 10, y_of(mark) + 4, f"{mark:g}{unit}", "end")
+        for points, colour in lines:
+            path = " ".join(f"{x_of(second):.1f},{y_of(value):.1f}" for second, value in enumerate(points))
+            yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
+
+    upper, lower = TOP + 30, TOP + half + 90
+    # All of them leave in the first seconds.
+    while plain and not plain[-1]:
+        plain = plain[:-1]
+    parts = [*legend([(BASELINE, "without"), (PUNCTUAL, "with `flow`")]),
+             *panel(upper, "the big tenant, messages per second", "", [(plain, BASELINE), (big, PUNCTUAL)]),
+             *panel(lower, "the others, p99 late", " ms", [(plain_late, BASELINE), (late, PUNCTUAL)])]
+    for second in range(0, seconds + 1, 10):
+        parts.append(text(LEFT + (WIDTH - LEFT - RIGHT - 20) * second / seconds, HEIGHT - BOTTOM + 34, f"{second} s"))
+    return picture("200,000 messages of one tenant due at once", parts)
+
+
 def main():
     found = read(sys.argv[1])
-    for name, drawn in (("drain", drains(found)), ("lateness", lateness(found))):
+    for name, drawn in (("drain", drains(found)), ("lateness", lateness(found)), ("flow", flow(found))):
         if drawn:
             with open(f"{sys.argv[2]}/{name}.svg", "w") as file:
                 file.write(drawn)

@@ -6,9 +6,9 @@ schedule() { # OPTION...
 }
 
 # Messages of route r0 that are due, and wait until it is resumed.
-fill() { # COUNT
+fill() { # COUNT [OPTION...]
     curl -fs -X POST "$api/v1/routes/r0/pause" >/dev/null
-    schedule --count "$1" >/dev/null
+    schedule --count "$@" >/dev/null
 }
 
 drain() {
@@ -148,6 +148,47 @@ perf_test() { # SECONDS
         --message-properties "contentType=application/json,$headers" |
         sed -n 's/.* confirmed: \([0-9]*\) msg.*/\1/p' | tail -n +2 | sort -n |
         awk '{ rate[NR] = $1 } END { printf "{\"rate\":%d}\n", rate[int((NR + 1) / 2)] }'
+}
+
+# A route without `flow`, then with a rate above the load: all messages of one flow, and of 1,000 flows that take turns.
+row_flow() {
+    local count flows
+    count=$(size 300000 100000)
+    for round in $(seq "$rounds"); do
+        for flows in 0 1 1000; do
+            fresh_flows '{ type: redis_list, key: due }' "$flows"
+            fill "$count" --flows "$flows"
+            record 'flow list' "$flows" drain
+        done
+        for flows in 0 1 1000; do
+            stop_to "$kept"
+            fresh_receiver
+            kept=1
+            fresh_flows "{ type: http, url: \"$receiver/due\" }" "$flows"
+            fill "$count" --flows "$flows"
+            record 'flow http' "$flows" drain
+            kept=0
+        done
+    done
+    for round in $(seq "$(size 3 1)"); do
+        for flows in 0 1 4; do tenants "$flows"; done
+    done
+}
+
+# 200,000 messages of one tenant that are due at once, beside 100 tenants with 10 messages a second each. INSTANCES: 0 for
+# one instance and a route without `flow`.
+tenants() { # INSTANCES
+    local n
+    fresh_flows '{ type: redis_list, key: due }' "$1" 'rate: 100/s, burst: 20'
+    for ((n = 1; n < $1; n++)); do start_punctual "$work/punctual.yaml" >"$work/check.log"; done
+    record tenants "$1" "$load" tenants --api "$api" --redis "$redis_url" --pid "$punctual" --big 200000 --rate 100 \
+        --burst 20 --seconds "$(size 60 30)" --wait 6000
+}
+
+fresh_flows() { # SINK FLOWS [FLOW]
+    local settings=''
+    [ "$2" = 0 ] || settings="flow: { ${3:-rate: 1000000/s} }"
+    fresh_punctual "$1" 1 "$settings"
 }
 
 # Messages due at an even rate, into a list that is read at once.

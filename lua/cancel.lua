@@ -51,7 +51,7 @@ if score and flow then
   if set == pending then
     is_open = conclude(steps, flow, { id }, { score }, math.floor(clock() / 1000))
   else
-    forget(steps, flow, { id })
+    drop(steps, flow.flows, { id })
   end
 end
 if score then delete(steps, attempts, errors, messages, { id }) end

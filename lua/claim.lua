@@ -1,4 +1,4 @@
--- include claiming clock commit failures fields flow members rates scores turns
+-- include claiming clock commit failures fields flow members passing rates scores turns
 -- Moves due messages from pending to unack under a lease.
 --
 -- KEYS   pending unack messages attempts errors dead paused remembered records claims bytes [flow]
@@ -66,8 +66,8 @@ end
 
 local steps, tried = {}, {}
 local ids, bodies, scores, orphans, orphan_scores = {}, {}, {}, {}, {}
--- On a route with flows: the turn, and the times (ms) from which its messages could be delivered.
-local turn, since, taken_scores
+-- On a route with flows: the result of `pass`, or the turn, and the times (ms) from which its messages could be delivered.
+local passed, turn, since, taken_scores
 local put_off = { ids = {}, scores = {}, at = {} }
 if repeated then
   -- Messages that this instance claimed under this number and that are still leased.
@@ -113,7 +113,12 @@ elseif limit > 0 and not is_paused and not overtaken and is_due then
       end
     end
   end
-  if flow then
+  passed = is_narrow and #chosen > 0 and pass(flow, settings, chosen, now)
+  if passed then
+    ids, bodies, scores, orphans, orphan_scores = read_bodies(messages, chosen, chosen_scores, chunk, max_bytes)
+    local number = #ids + #orphans
+    if number < #chosen then passed = pass(flow, settings, { unpack(chosen, 1, number) }, now) end
+  elseif flow then
     local due, due_scores = chosen, chosen_scores
     local function begin(most_taken)
       turn = { settings = settings, suspects = few_chosen }
@@ -129,7 +134,10 @@ elseif limit > 0 and not is_paused and not overtaken and is_due then
     if number < #chosen then begin(number) end
     taken_scores = scores
     scores = {}
-    for i, score in ipairs(taken_scores) do scores[i] = whole((due_by(score))) end
+    for i, score in ipairs(taken_scores) do
+      local due, is_parked = due_by(score)
+      scores[i] = is_parked and whole(due) or score
+    end
     if has_attempts then trials(attempts, ids, tried) end
   else
     ids, bodies, scores, orphans, orphan_scores = read_bodies(messages, chosen, chosen_scores, chunk, max_bytes)
@@ -138,7 +146,7 @@ elseif limit > 0 and not is_paused and not overtaken and is_due then
   -- must work.
   if flow and #ids + #orphans == 0 then
     steps[1] = { { 'ZREM', pending, '' }, {} }
-  elseif #ids > 1 and #orphans == 0 and not next(tried) and not flow then
+  elseif #ids > 1 and #orphans == 0 and not next(tried) and not turn then
     remove_range(steps, { 'ZREMRANGEBYRANK', pending, '0', whole(#ids - 1) }, ids, scores)
   else
     remove(steps, { 'ZREM', pending, unpack(ids) }, taken_scores or scores)
@@ -172,15 +180,24 @@ elseif limit > 0 and not is_paused and not overtaken and is_due then
       drop(steps, claims, old)
     end
   end
-  if flow then
+  if passed then
+    local places
+    if #orphans > 0 then
+      places = {}
+      local place_of = {}
+      for i, id in ipairs(chosen) do place_of[id] = i end
+      for i, id in ipairs(ids) do places[i] = place_of[id] end
+    end
+    end_pass(steps, flow, passed, ids, places)
+  elseif flow then
     local gone = {}
     for _, id in ipairs(orphans) do gone[id] = true end
     end_turns(steps, flow, turn, pending, millis, gone)
-    forget_idle(steps, flow, turn.queues, now)
   end
-  write(steps, scored(unack, score, ids), {})
+  insert(steps, scored(unack, score, ids))
+  if flow then forget_idle(steps, flow, now) end
 elseif flow and limit > 0 and not overtaken then
-  forget_idle(steps, flow, {}, now)
+  forget_idle(steps, flow, now)
 end
 -- Checks the type as above: nothing has read `messages` yet.
 if #ids == 0 and #orphans == 0 then redis.call('HLEN', messages) end
@@ -221,11 +238,15 @@ if next(tried) then
 end
 local waits = {}
 if turn then
-  local place = {}
-  for i, id in ipairs(ids) do place[id] = i end
+  local place
   for i, entry in ipairs(turn.taken) do
-    if since[i] > entry.due and place[entry.id] then
-      waits[#waits + 1], waits[#waits + 2] = place[entry.id], since[i] - entry.due
+    if since[i] > entry.due then
+      if not place then
+        place = {}
+        for n, id in ipairs(ids) do place[id] = n end
+      end
+      local n = #waits
+      if place[entry.id] then waits[n + 1], waits[n + 2] = place[entry.id], since[i] - entry.due end
     end
   end
 end

@@ -92,7 +92,7 @@ elseif what == 'delete' then
   add(steps, 'HDEL', schedules, { id }, { { 'HSET', schedules, id, was.text } })
   if not is_busy then
     leave()
-    if flow then forget(steps, flow, { id }) end
+    if flow then forget(steps, flow, { id }, redis.call('HMGET', flow.flows, id)) end
     if waits then grow(steps, bytes, -#old) end
     delete(steps, attempts, errors, messages, { id })
   end

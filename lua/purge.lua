@@ -7,7 +7,7 @@
 local messages, attempts, errors, dead, records, flows = unpack(KEYS)
 local limit, is_dry = tonumber(ARGV[1]), ARGV[2] == '1'
 
-local ids, scores, selected, rest, before = selection(dead, errors, 3, math.floor(clock() / 1000))
+local ids, scores, selected, rest, before = selection(dead, errors, flows, 3, math.floor(clock() / 1000))
 local purged, back = {}, { 'ZADD', dead }
 for n = 1, math.min(#selected, limit) do
   local i = selected[n]

@@ -1,4 +1,4 @@
--- include bytes clock commit expiry fields flow scores selection wake
+-- include bytes clock commit expiry fields flow flow_value scores selection wake
 -- Makes dead messages pending again, due now and with 0 attempts. The limits of the route do not apply.
 --
 -- KEYS   pending messages errors dead bytes [flow]
@@ -13,7 +13,7 @@ local channel, max_bytes, limit, is_dry = ARGV[1], tonumber(ARGV[2]), tonumber(A
 local kept, after = ARGV[5] == 'keep', tonumber(string.match(ARGV[5], '^%+(%d+)$'))
 
 local now = math.floor(clock() / 1000)
-local ids, scores, selected, rest, before = selection(dead, errors, 6, now)
+local ids, scores, selected, rest, before = selection(dead, errors, flow and flow.flows, 6, now)
 if is_dry then return progress(ids, scores, selected, math.min(#selected, limit), rest, before) end
 
 local moved, back, dues, bodies, old = {}, { 'ZADD', dead }, {}, {}, {}

@@ -1,4 +1,4 @@
--- include clock commit expiry flow layout limits scores wake
+-- include clock commit expiry flow flow_value layout limits scores wake
 -- Changes the due time of a pending message.
 --
 -- KEYS   pending unack messages dead route [flow]

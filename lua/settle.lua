@@ -1,4 +1,4 @@
--- include attempts bytes clock commit completion failures fields flow leases members rates recurring scores sizes wake
+-- include attempts bytes clock commit completion failures fields flow flow_value leases members rates recurring scores sizes wake
 -- Settles claims: each message is completed, pending again, or dead.
 --
 -- KEYS   pending unack messages attempts errors dead remembered records bytes schedules [flow]
@@ -149,17 +149,25 @@ end
 grow(steps, bytes, -left)
 local is_open = false
 if flow and done > 0 then
-  local leaving, leaving_values, back, hold = {}, {}, {}, {}
-  for i, value in ipairs(redis.call('HMGET', flow.flows, unpack(moved))) do
-    local id, name = moved[i], flow_of(value)
-    if not stays[id] then leaving[#leaving + 1], leaving_values[#leaving_values + 1] = id, value end
-    if unsent[id] then back[name] = (back[name] or 0) + 1 end
-    if holds_for[id] then hold[name] = math.max(hold[name] or 0, (now + holds_for[id]) * 1000) end
+  local values = redis.call('HMGET', flow.flows, unpack(moved))
+  local leaving, leaving_values, ended_values, back, hold = moved, values, values, {}, {}
+  -- Usually all messages end.
+  if #completed < done or #occurrences > 0 then
+    local value_of = {}
+    leaving, leaving_values, ended_values = {}, {}, {}
+    for i, value in ipairs(values) do
+      local id, name = moved[i], flow_of(value)
+      value_of[id] = value
+      if not stays[id] then leaving[#leaving + 1], leaving_values[#leaving_values + 1] = id, value end
+      if unsent[id] then back[name] = (back[name] or 0) + 1 end
+      if holds_for[id] then hold[name] = math.max(hold[name] or 0, (now + holds_for[id]) * 1000) end
+    end
+    for i, id in ipairs(completed) do ended_values[i] = value_of[id] end
   end
   is_open = depart(steps, flow, leaving, {}, leaving_values, now)
   shift_slots(steps, flow, settings, back, hold, now * 1000)
   number_flows(steps, flow, again, again_flows)
-  forget(steps, flow, completed)
+  forget(steps, flow, completed, ended_values)
 end
 complete(steps, remembered, records, attempts, errors, messages, completed, keep, max)
 if not wake_up and earliest_due < math.huge then wake_up = earliest_due < head(pending) end

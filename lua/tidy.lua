@@ -1,4 +1,4 @@
--- include clock commit flow members places scores wake
+-- include clock commit flow flow_value members places scores wake
 -- Repairs the flows of a partition after a script failed midway and could not undo its first steps, or after keys were
 -- deleted by hand: no message is parked where no claim looks for it, and no flow is busy without a message.
 --

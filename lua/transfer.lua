@@ -73,9 +73,12 @@ end
 grow(steps, bytes, -left)
 if flow and done > 0 then
   local now = math.floor(clock() / 1000)
-  is_open = depart(steps, flow, moved, {}, redis.call('HMGET', flow.flows, unpack(moved)), now) or is_open
+  local values, value_of, ended_values = redis.call('HMGET', flow.flows, unpack(moved)), {}, {}
+  is_open = depart(steps, flow, moved, {}, values, now) or is_open
   number_flows(steps, flow, again, again_flows)
-  forget(steps, flow, completed)
+  for i, id in ipairs(moved) do value_of[id] = values[i] end
+  for i, id in ipairs(completed) do ended_values[i] = value_of[id] end
+  forget(steps, flow, completed, ended_values)
 end
 complete(steps, remembered, records, attempts, errors, messages, completed, keep, max)
 local failed = commit(steps)

@@ -17,6 +17,7 @@ mod rabbitmq;
 mod receive;
 mod schedule;
 mod steady;
+mod tenants;
 mod usage;
 
 use std::error::Error;
@@ -50,6 +51,8 @@ enum Command {
     Produce(kafka::ProduceOptions),
     /// Opens connections to Redis, and measures their cost while idle.
     Connections(connections::Options),
+    /// Schedules messages of one big and of many small tenants, and measures when they arrive in a list.
+    Tenants(tenants::Options),
     /// Declares a durable queue, bound to an exchange of the same name, and empties it.
     Queue(rabbitmq::Options),
 }
@@ -70,6 +73,7 @@ async fn main() -> Result<()> {
         Command::Topic(options) => kafka::create(&options).await?,
         Command::Produce(options) => kafka::produce(&options).await?,
         Command::Connections(options) => connections::run(&options).await?,
+        Command::Tenants(options) => tenants::run(&options).await?,
         Command::Queue(options) => rabbitmq::run(&options).await?,
     };
     println!("{measured}");

@@ -45,6 +45,9 @@ pub struct Options {
     /// Time over which messages become due, ms, evenly
     #[arg(long, default_value_t = 0)]
     spread: u64,
+    /// Number of flows, which take turns; 0: the messages have none
+    #[arg(long, default_value_t = 0)]
+    flows: usize,
 }
 
 /// Schedules the messages. `base` in the output: when the first message is due, ms since 1970. Fails if that is before
@@ -107,7 +110,11 @@ fn arrays(options: &Options, base: u64) -> Vec<(String, Bytes)> {
                 let due = base + options.spread * *number as u64 / options.count as u64;
                 let number = options.first + number;
                 let (id, payload) = (message::id(number), message::payload(number, due, options.size));
-                format!(r#"{{"id":"{id}","deliver_at":{due},"payload":{payload}}}"#)
+                let flow = match options.flows {
+                    0 => String::new(),
+                    flows => format!(r#""flow":"tenant:{}","#, number % flows),
+                };
+                format!(r#"{{"id":"{id}",{flow}"deliver_at":{due},"payload":{payload}}}"#)
             });
             let body = format!("[{}]", messages.collect::<Vec<_>>().join(","));
             arrays.push((format!("/v1/routes/r{route}/messages"), body.into()));

@@ -1,13 +1,13 @@
--- include failures places
+-- include failures flow_value places
 -- Finds the members of a sorted set after a place that match a filter.
 --
 -- ARGV from `first` on: maximum number of members to consider (1 to 1000), since and before (scores), reason of death,
--- text in the error ("" in each of these four: any), 1 to match only members with failed attempts, otherwise 0, then
--- the place: score and id, or nothing.
+-- text in the error ("" in each of these four: any), 1 to match only members with failed attempts, otherwise 0, flow
+-- ("": any, "@": the empty one), then the place: score and id, or nothing. `flows`: its key, on a route with flows.
 -- Returns the ids considered, their scores, their values of `errors`, the indexes of the matches, and the number of
 -- members after these ids that were not considered.
-local function matching(set, errors, first)
-  local most, since, until_score, reason, text, retried, score, id = unpack(ARGV, first)
+local function matching(set, errors, flows, first)
+  local most, since, until_score, reason, text, retried, name, score, id = unpack(ARGV, first)
   local from = score and rank_after(set, tonumber(score), id) or 0
   if since ~= '' then from = math.max(from, redis.call('ZCOUNT', set, '-inf', '(' .. since)) end
   local to = until_score == '' and redis.call('ZCARD', set) or redis.call('ZCOUNT', set, '-inf', '(' .. until_score)
@@ -19,12 +19,16 @@ local function matching(set, errors, first)
     scores[#scores + 1] = found[i + 1]
   end
   local values = redis.call('EXISTS', errors) == 1 and redis.call('HMGET', errors, unpack(ids)) or {}
+  local is_one_flow = name ~= ''
+  local own = is_one_flow and flows and redis.call('HMGET', flows, unpack(ids)) or {}
+  if name == '@' then name = '' end
   for i in ipairs(ids) do
     local failures, shown = failed(values[i])
     if
       (reason == '' or string.sub(shown, 1, #reason + 2) == reason .. ': ')
       and (text == '' or string.find(shown, text, 1, true))
       and (retried == '0' or failures > 0)
+      and (not is_one_flow or flow_of(own[i]) == name)
     then
       matches[#matches + 1] = i
     end

@@ -1,4 +1,4 @@
--- include commit fields members scores
+-- include commit fields flow_value members scores
 -- Flows: the messages of a route with the same flow share its rate, parallelism and order.
 --
 -- The flow keys of a partition; a route without flows passes none of them. `[flow]` is all of them in the KEYS of a
@@ -20,13 +20,6 @@ local function flow_keys(keys, first)
   local names = {}
   names.flows, names.waiting, names.flights, names.gates, names.slots, names.rules = unpack(keys, first, first + 5)
   return names
-end
-
--- The flow and the number in a value of `flows`. A message that was accepted before the route had flows has the empty
--- flow.
-local function flow_of(value)
-  local number, name = string.match(value or '0 ', '^(%S+) (.*)$')
-  return name, number
 end
 
 local function padded(number) return string.format('%016.0f', number) end
@@ -59,39 +52,51 @@ end
 -- Adds the steps for messages that leave `pending` or `unack`: `scores` has their scores in `pending`, `values` those
 -- in `flows`. They no longer hold their flows. Returns whether a claim must look at a flow now.
 local function depart(steps, flow, ids, scores, values, now)
-  local waiting, members, names, known = { 'ZREM', flow.waiting }, {}, {}, {}
+  if #ids == 0 then return false end
+  local waiting, members, names = { 'ZREM', flow.waiting }, {}, {}
   for i, id in ipairs(ids) do
-    local name, number = flow_of(values[i])
-    local due, is_parked = due_by(scores[i] or 0)
-    if is_parked then waiting[#waiting + 1] = place_in(name, due, number, id) end
-    members[i] = name .. '\0' .. id
-    if not known[name] then
-      known[name] = true
-      names[#names + 1] = name
+    local value = values[i]
+    local name = value and name_of(value) or ''
+    if scores[i] then
+      local due, is_parked = due_by(scores[i])
+      if is_parked then waiting[#waiting + 1] = place_in(name, due, select(2, flow_of(value)), id) end
+    end
+    names[i], members[i] = name, name .. '\0' .. id
+  end
+  remove(steps, waiting, '0')
+  local flights, n = { 'ZREM', flow.flights }, 2
+  for i, score in ipairs(redis.call('ZMSCORE', flow.flights, unpack(members))) do
+    if score then
+      n = n + 1
+      flights[n] = members[i]
     end
   end
-  if #ids == 0 then return false end
-  remove(steps, waiting, '0')
-  local flights = { 'ZREM', flow.flights }
-  for i, score in ipairs(redis.call('ZMSCORE', flow.flights, unpack(members))) do
-    if score then flights[#flights + 1] = members[i] end
-  end
   remove(steps, flights, '0')
-  local opened, closed_again = { 'ZADD', flow.gates }, { 'ZADD', flow.gates }
+  -- Usually no message waits for its flow.
+  if redis.call('ZCARD', flow.gates) == 0 then return false end
+  local opened, closed_again, known = { 'ZADD', flow.gates }, { 'ZADD', flow.gates }, {}
   for i, gate in ipairs(redis.call('ZMSCORE', flow.gates, unpack(names))) do
-    if gate == 'inf' then
-      local n = #opened
-      opened[n + 1], opened[n + 2] = whole(now), names[i]
-      closed_again[n + 1], closed_again[n + 2] = 'inf', names[i]
+    if gate == 'inf' and not known[names[i]] then
+      known[names[i]] = true
+      local at = #opened
+      opened[at + 1], opened[at + 2] = whole(now), names[i]
+      closed_again[at + 1], closed_again[at + 2] = 'inf', names[i]
     end
   end
   write(steps, opened, { closed_again })
   return #opened > 2
 end
 
--- Adds the step that deletes the values in `flows` of messages that end.
-local function forget(steps, flow, ids)
-  drop(steps, flow.flows, ids)
+-- Adds the step that deletes the `values` in `flows` of messages that end.
+local function forget(steps, flow, ids, values)
+  local ended, ended_values, n = { 'HDEL', flow.flows }, {}, 0
+  for i, id in ipairs(ids) do
+    if values[i] then
+      n = n + 1
+      ended[n + 2], ended_values[n] = id, values[i]
+    end
+  end
+  clear(steps, ended, ended_values)
 end
 
 -- Adds the steps for messages that end, with their scores in `pending`, if any. Returns whether a claim must look at a
@@ -100,10 +105,6 @@ local function conclude(steps, flow, ids, scores, now)
   if not flow or #ids == 0 then return false end
   local values = redis.call('HMGET', flow.flows, unpack(ids))
   local is_open = depart(steps, flow, ids, scores, values, now)
-  local ended, ended_values = { 'HDEL', flow.flows }, {}
-  for i, value in ipairs(values) do
-    if value then ended[#ended + 1], ended_values[#ended_values + 1] = ids[i], value end
-  end
-  clear(steps, ended, ended_values)
+  forget(steps, flow, ids, values)
   return is_open
 end

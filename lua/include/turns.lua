@@ -1,4 +1,4 @@
--- include claiming commit fields flow members rates scores
+-- include claiming commit fields flow flow_value members rates scores
 -- Chooses the due messages that a claim takes from a route with flows.
 
 -- Due messages and flows that a claim looks at.
@@ -6,11 +6,34 @@ local MOST_LOOKED_AT = 1000
 -- Messages among them that became due last, if more are due.
 local MOST_RECENT = 250
 -- Slots of idle flows that a claim deletes.
-local MOST_IDLE = 1000
+local MOST_IDLE = 5000
+-- Time in us after which a slot that is over is deleted: the slot of a busy flow is not deleted and written in turns.
+local IDLE = 1000000
 -- Time in ms after which a suspect is looked at again that cannot be claimed because of its flow.
 local SUSPECT_WAITS = 1000
 
-local function by_member(a, b) return a.member < b.member end
+-- The order of messages of a flow, which is that of their members of `waiting`.
+local function precedes(a, b)
+  local due, other_due = a.number == '!' and 0 or a.due, b.number == '!' and 0 or b.due
+  if due ~= other_due then return due < other_due end
+  local number, other_number = tonumber(a.number) or 0, tonumber(b.number) or 0
+  if number ~= other_number then return number < other_number end
+  return a.id < b.id
+end
+
+-- Usually the entries of a flow are in order.
+local function sort(entries)
+  for i = 2, #entries do
+    if precedes(entries[i], entries[i - 1]) then
+      table.sort(entries, precedes)
+      return
+    end
+  end
+end
+
+local function queue_of(name, entry)
+  return { name = name, entries = { entry }, at_once = false, slot = false, hold = 0 }
+end
 
 -- Ids and scores of due members of `pending`: the first `most`, and the last ones if there are more. Behind a backlog of
 -- one flow, other flows have messages that have just become due. Where order is asked for, only the first ones are read.
@@ -46,16 +69,15 @@ local function queues(flow, ids, scores, settings, is_whole)
   for i, id in ipairs(ids) do
     local name, number = flow_of(values[i])
     local queue = of[name]
-    if not queue then
-      queue = { name = name, entries = {}, at_once = false }
-      of[name], order[#order + 1] = queue, queue
+    -- Few fields in each table: most of the time of a claim is theirs.
+    local entry = { id = id, score = scores[i], due = tonumber(scores[i]), number = number, queue = queue, since = 0 }
+    if queue then
+      queue.entries[#queue.entries + 1] = entry
+    else
+      queue = queue_of(name, entry)
+      entry.queue, of[name], order[#order + 1] = queue, queue, queue
     end
-    local due = tonumber(scores[i])
-    queue.at_once = queue.at_once or number == '!'
-    queue.entries[#queue.entries + 1] = {
-      id = id, score = scores[i], due = due, number = number, value = values[i],
-      member = place_in(name, due, number, id),
-    }
+    if number == '!' then queue.at_once = true end
   end
   return order, of, bound
 end
@@ -77,6 +99,7 @@ local function read_parked(flow, queue, most, stale)
       local is_first = tonumber(string.sub(member, #name + 2, #name + 17)) == 0 and tonumber(number) == 0
       queue.entries[#queue.entries + 1] = {
         id = ids[i], due = due, member = member, is_parked = true, number = is_first and '!' or number, score = scores[i],
+        queue = queue,
       }
     else
       stale[#stale + 1] = member
@@ -110,7 +133,7 @@ local function serve(flow, queue, limit, now, bound, turn)
       or rules.interval > 0 and math.floor((now + rules.tolerance - math.max(slot, now)) / rules.interval) + 1
     has_all = read_parked(flow, queue, math.max(0, math.min(room, limit, on_time or room)), turn.stale)
   end
-  table.sort(entries, by_member)
+  sort(entries)
   -- Without room, the parked messages were not read.
   local more = queue.gate and (room == 0 or turn.suspects)
   local is_full, taken = false, 0
@@ -131,7 +154,8 @@ local function serve(flow, queue, limit, now, bound, turn)
           since = math.max(since, math.min(millis, math.floor(math.max(slot - rules.tolerance, queue.hold) / 1000)))
         end
       end
-      entry.since, entry.queue, entry.is_holder = since, queue, is_holder
+      entry.since = since
+      if is_holder then entry.is_holder = true end
       turn.taken[#turn.taken + 1] = entry
       if entry.number ~= '!' and rules.interval > 0 then
         slot = math.max(slot, now) + rules.interval
@@ -178,12 +202,13 @@ local function take_turns(flow, turn, ids, scores, limit, now, is_whole)
   local found = not turn.suspects
     and redis.call('ZRANGEBYSCORE', flow.gates, '-inf', whole(millis), 'LIMIT', '0', whole(MOST_LOOKED_AT))
   local first = {}
+  local is_open = {}
   for _, name in ipairs(found or {}) do
-    if not of[name] then of[name] = { name = name, entries = {}, at_once = false } end
-    of[name].is_open, first[#first + 1] = true, of[name]
+    if not of[name] then of[name] = queue_of(name) end
+    is_open[name], first[#first + 1] = true, of[name]
   end
   for _, queue in ipairs(order) do
-    if not queue.is_open then first[#first + 1] = queue end
+    if not is_open[queue.name] then first[#first + 1] = queue end
   end
   turn.queues = first
   local names = {}
@@ -191,12 +216,14 @@ local function take_turns(flow, turn, ids, scores, limit, now, is_whole)
   if #names > 0 then
     local gates = redis.call('ZMSCORE', flow.gates, unpack(names))
     local slots, holds = slots_of(flow, names)
-    local own = own_rules(flow, names)
+    local own, common = own_rules(flow, names), rules_of(settings)
     for i, queue in ipairs(first) do
-      queue.gate, queue.slot = gates[i] and (tonumber(gates[i]) or math.huge), slots[i]
-      queue.hold = tonumber(holds[i] or 0)
-      if gates[i] == 'inf' then queue.gate = math.huge end
-      queue.new_gate, queue.rules = queue.gate, rules_of(settings, own[i])
+      queue.slot, queue.hold = slots[i], tonumber(holds[i] or 0)
+      if gates[i] then
+        queue.gate = gates[i] == 'inf' and math.huge or tonumber(gates[i])
+        queue.new_gate = queue.gate
+      end
+      queue.rules = own[i] and rules_of(settings, own[i]) or common
     end
   end
   local left = limit
@@ -225,7 +252,7 @@ local function end_turns(steps, flow, turn, pending, millis, gone)
     local n = #parked
     parked[n + 1], parked[n + 2] = whole(PARKED + entry.due), entry.id
     back[n + 1], back[n + 2] = entry.score, entry.id
-    waiting[n + 1], waiting[n + 2] = '0', entry.member
+    waiting[n + 1], waiting[n + 2] = '0', place_in(entry.queue.name, entry.due, entry.number, entry.id)
   end
   for _, entry in ipairs(turn.delayed) do
     local n = #parked
@@ -235,21 +262,23 @@ local function end_turns(steps, flow, turn, pending, millis, gone)
   write(steps, parked, { back })
   insert(steps, waiting)
   local left, flights, given_up = { 'ZREM', flow.waiting }, { 'ZADD', flow.flights }, { 'ZREM', flow.flights }
-  local again, again_old = { 'HSET', flow.flows }, {}
+  local again, again_old, n = { 'HSET', flow.flows }, {}, 2
   for _, entry in ipairs(turn.taken) do
-    local flight = entry.queue.name .. '\0' .. entry.id
+    local queue, id = entry.queue, entry.id
+    local flight = queue.name .. '\0' .. id
     if entry.is_parked then left[#left + 1] = entry.member end
-    if gone[entry.id] then
+    if gone[id] then
       if entry.is_holder then given_up[#given_up + 1] = flight end
       -- The flow is not busy.
-      if entry.queue.new_gate then entry.queue.new_gate = millis end
+      if queue.new_gate then queue.new_gate = millis end
     elseif not entry.is_holder then
-      flights[#flights + 1], flights[#flights + 2] = '0', flight
+      flights[n + 1], flights[n + 2] = '0', flight
+      n = n + 2
     end
     if entry.number == '!' then
-      local n = #again
-      again[n + 1], again[n + 2] = entry.id, '0 ' .. entry.queue.name
-      again_old[#again_old + 1] = '! ' .. entry.queue.name
+      local at = #again
+      again[at + 1], again[at + 2] = id, '0 ' .. queue.name
+      again_old[#again_old + 1] = '! ' .. queue.name
     end
   end
   for _, member in ipairs(turn.stale) do left[#left + 1] = member end
@@ -288,14 +317,12 @@ local function end_turns(steps, flow, turn, pending, millis, gone)
   insert(steps, first_slots)
 end
 
--- Adds the step that deletes the slots of idle flows: those that are over are equal to none. `in_use`: the flows of this
--- claim.
-local function forget_idle(steps, flow, in_use, now)
-  local found = redis.call('ZRANGEBYSCORE', flow.slots, '-inf', whole(now), 'WITHSCORES', 'LIMIT', '0', whole(MOST_IDLE))
-  local used, idle, scores = {}, { 'ZREM', flow.slots }, {}
-  for _, queue in ipairs(in_use) do used[queue.name] = queue.new_slot end
-  for i = 1, #found, 2 do
-    if not used[found[i]] then idle[#idle + 1], scores[#scores + 1] = found[i], found[i + 1] end
-  end
-  remove(steps, idle, scores)
+-- Adds the step that deletes the slots of idle flows: those that are over are equal to none. It must be the last step:
+-- it has no undo.
+local function forget_idle(steps, flow, now)
+  local first, latest = head(flow.slots), now - IDLE
+  if not first or first > latest then return end
+  local last = redis.call('ZRANGE', flow.slots, whole(MOST_IDLE), whole(MOST_IDLE), 'WITHSCORES')[2]
+  if last and tonumber(last) < latest then latest = tonumber(last) end
+  write(steps, { 'ZREMRANGEBYSCORE', flow.slots, '-inf', string.format('%.3f', latest) }, {})
 end

@@ -6,7 +6,7 @@ use axum::{extract::FromRequestParts, http::request::Parts};
 
 use super::{auth::Grant, connections::Peer};
 use crate::{
-    message::MessageId,
+    message::{MessageId, shown_flow},
     store::{Filter, Selection},
     time::UnixMillis,
 };
@@ -102,5 +102,6 @@ fn filtered(filter: &Filter) -> String {
     add("contains", filter.contains.as_ref().map(|part| format!("{part:?}")));
     add("since", filter.since.map(UnixMillis::to_rfc3339));
     add("until", filter.until.map(UnixMillis::to_rfc3339));
+    add("flow", filter.flow.as_deref().map(|flow| shown_flow(flow).to_owned()));
     if text.is_empty() { "all".to_owned() } else { text }
 }

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     message::State as MessageState,
     queue::{Bulk, QueueError},
-    store::{DeadAction, DeadGroup, DeadWork},
+    store::{DeadAction, DeadGroup, DeadWork, Selection},
 };
 
 /// Largest body in bytes: 1000 of the longest ids, with room for spaces.
@@ -45,6 +45,9 @@ pub fn act_on_dead(action: DeadAction) -> MethodRouter<Arc<Api>> {
             let body = body::read(&api.body_memory, request, MAX_BYTES).await?;
             let DeadRequest { action, selection, limit, dry_run, cursor } =
                 message_body::parse_dead(&body.bytes, action)?;
+            if let Selection::Where(filter) = &selection {
+                api.check_flow_filter(&route, filter, "/flow")?;
+            }
             let work = DeadWork { action, selection: &selection, limit, dry_run, deadline: api.end_of_work(deadline) };
             let mut bulk = Bulk::default();
             let result = api.queue.act_on_dead(&route, &work, cursor.as_deref(), &mut bulk).await;
@@ -76,6 +79,7 @@ pub async fn summary(
     Query(query): Query<FilterQuery>,
 ) -> Result<Json<Value>, Problem> {
     let filter = query.filter(MessageState::Dead)?;
+    api.check_flow_filter(&route, &filter, "flow")?;
     let end = api.end_of_work(deadline);
     let summary = api.readers.fetch(&grant.share, api.queue.summary(&route, &filter, end)).await?;
     let shown = |DeadGroup { reason, count, oldest, newest, sample: (id, error) }: &DeadGroup| {

@@ -19,7 +19,7 @@ use super::{
     state::Api,
 };
 use crate::{
-    message::{FlowLimits, check_flow},
+    message::{self, FlowLimits, shown_flow},
     store::{FlowRules, FlowState, Pause},
     time::UnixMillis,
 };
@@ -28,8 +28,6 @@ const DEFAULT_LIMIT: usize = 50;
 /// Maximum number of flows of a page: each costs about six commands in Redis.
 const MAX_LIMIT: usize = 100;
 const MAX_BODY_BYTES: usize = 8192;
-/// The empty flow in a path.
-const EMPTY: &str = "@";
 
 pub const LIST_QUERY: &[&str] = &["limit", "cursor"];
 
@@ -95,11 +93,7 @@ impl Shown {
 
 /// The flow in a path.
 fn parse_flow(text: &str) -> Result<&str, Problem> {
-    if text == EMPTY {
-        return Ok("");
-    }
-    check_flow(text).map_err(|error| Problem::bad_request(format!("{error}; `{EMPTY}` is the empty flow")))?;
-    Ok(text)
+    message::parse_flow(text).map_err(Problem::bad_request)
 }
 
 pub async fn list(
@@ -115,8 +109,7 @@ pub async fn list(
     let after = cursor.as_deref().map(parse_flow).transpose()?;
     let limits = api.queue.flow_limits(&route)?;
     let (flows, more) = api.readers.fetch(&grant.share, api.queue.flows(&route, after, limit)).await?;
-    let cursor =
-        flows.last().filter(|_| more).map(|last| if last.key.is_empty() { EMPTY } else { &last.key }.to_owned());
+    let cursor = flows.last().filter(|_| more).map(|last| shown_flow(&last.key).to_owned());
     let flows: Vec<_> = flows.into_iter().map(|state| Shown::new(state, &limits)).collect();
     Ok(Json(json!({ "flows": flows, "cursor": cursor })))
 }

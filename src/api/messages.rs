@@ -26,8 +26,8 @@ use super::{
 };
 use crate::{
     config::Right,
-    message::{Cancellation, DeadReason, Ended, MAX_METADATA_BYTES, MessageId, State},
-    queue::Page,
+    message::{Cancellation, DeadReason, Ended, MAX_METADATA_BYTES, MessageId, State, parse_flow},
+    queue::{Page, QueueError},
     store::{Cancelled, Filter, Found, Rescheduled, Snapshot},
     time::{Due, UnixMillis, parse_instant},
 };
@@ -164,8 +164,9 @@ pub async fn cancel(
 }
 
 /// The query parameters of a filter, and of a listing.
-pub const FILTER_QUERY: &[&str] = &["reason", "contains", "since", "until"];
-pub const LIST_QUERY: &[&str] = &["state", "reason", "contains", "since", "until", "limit", "cursor", "payload"];
+pub const FILTER_QUERY: &[&str] = &["reason", "contains", "since", "until", "flow"];
+pub const LIST_QUERY: &[&str] =
+    &["state", "reason", "contains", "since", "until", "flow", "limit", "cursor", "payload"];
 
 #[derive(Deserialize)]
 pub struct FilterQuery {
@@ -173,6 +174,7 @@ pub struct FilterQuery {
     contains: Option<String>,
     since: Option<String>,
     until: Option<String>,
+    flow: Option<String>,
 }
 
 impl FilterQuery {
@@ -195,12 +197,17 @@ impl FilterQuery {
             DeadReason::parse(&text)
                 .ok_or_else(|| Problem::bad_request(format!("`reason`: {}", DeadReason::unknown(&text))))
         });
+        let flow = self.flow.map(|text| {
+            let flow = parse_flow(&text).map(str::to_owned);
+            flow.map_err(|error| Problem::bad_request(format!("`flow`: {error}")))
+        });
         Ok(Filter {
             reason: reason.transpose()?,
             contains: self.contains,
             since: time("since", self.since)?,
             until: time("until", self.until)?,
             retried: false,
+            flow: flow.transpose()?,
         })
     }
 }
@@ -223,6 +230,7 @@ pub struct ListQuery {
     contains: Option<String>,
     since: Option<String>,
     until: Option<String>,
+    flow: Option<String>,
     limit: Option<usize>,
     cursor: Option<String>,
     payload: Option<bool>,
@@ -244,8 +252,9 @@ pub async fn list(
         Listed::Unack => State::Unack,
         Listed::Dead => State::Dead,
     };
-    let ListQuery { reason, contains, since, until, .. } = query;
-    let mut filter = FilterQuery { reason, contains, since, until }.filter(state)?;
+    let ListQuery { reason, contains, since, until, flow, .. } = query;
+    let mut filter = FilterQuery { reason, contains, since, until, flow }.filter(state)?;
+    api.check_flow_filter(&route, &filter, "flow")?;
     filter.retried = matches!(query.state, Some(Listed::Retrying));
     let part = api.queue.part_bytes(&route);
     let permit = api.enter(&grant.share, part + api.largest_message(), deadline).await?;
@@ -323,6 +332,20 @@ async fn write(
 }
 
 impl Api {
+    /// Checks that the route of a filter by flow has flows. `pointer`: the place of the flow in the request.
+    ///
+    /// # Errors
+    /// 404 for an unknown route, 422 for one without flows.
+    pub fn check_flow_filter(&self, route: &str, filter: &Filter, pointer: &str) -> Result<(), Problem> {
+        match filter.flow.as_ref().map(|_| self.queue.flow_limits(route)) {
+            Some(Err(error @ QueueError::NoFlows(_))) => {
+                Err(Problem::invalid(vec![FieldError::new(pointer, error.to_string())]))
+            }
+            Some(Err(error)) => Err(error.into()),
+            Some(Ok(_)) | None => Ok(()),
+        }
+    }
+
     /// The reason why a pending message is not delivered yet, as this instance sees its sink.
     fn waits_for(&self, route: &str, snapshot: &Snapshot, now: UnixMillis, paused: bool) -> Waits {
         if snapshot.state != State::Pending {

@@ -149,8 +149,8 @@ async fn act_on(
         (true, true, true) => Selection::all(),
         (true, false, false) => Selection::Where(filter),
         _ => {
-            let text = "select them by ids, with or without --until, by a filter (--reason, --contains, --since, --until), \
-                        or with --all: one of these";
+            let text = "select them by ids, with or without --until, by a filter (--reason, --contains, --since, --until, \
+                        --flow), or with --all: one of these";
             return Err(Failure::Usage(text.into()));
         }
     };

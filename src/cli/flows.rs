@@ -11,11 +11,10 @@ use super::{
     message::fields,
     output,
 };
+use crate::message::EMPTY_FLOW;
 
 /// Maximum number of flows of a page.
 const MAX_PAGE: u64 = 100;
-/// The empty flow in an argument, and in a path of the API.
-const EMPTY: &str = "@";
 
 const COLUMNS: &[&str] = &["key", "waiting", "in_flight", "waits_for", "next_slot", "held_by", "rate", "parallel"];
 const AMBIGUOUS: &str = "A route or flow with the name of a command follows `--`: punctual flows -- set";
@@ -117,7 +116,7 @@ pub async fn run(session: &Session<'_>, arguments: FlowsArguments) -> Result<(),
 
 fn cell(flow: &Value, name: &str) -> String {
     match name {
-        "key" if flow[name] == "" => EMPTY.to_owned(),
+        "key" if flow[name] == "" => EMPTY_FLOW.to_owned(),
         // Also if nothing waits.
         "waits_for" if flow["paused"] == true => "paused".to_owned(),
         name => list::cell(flow, name),

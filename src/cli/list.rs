@@ -66,6 +66,9 @@ pub struct Filter {
     /// Before this time, in the same formats
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
+    /// Messages of this flow; `@` is the empty one
+    #[arg(long, value_name = "FLOW")]
+    flow: Option<String>,
 }
 
 impl Filter {
@@ -79,6 +82,7 @@ impl Filter {
             ("contains", self.contains.clone()),
             ("since", self.since.as_ref().map(at)),
             ("until", self.until.as_ref().map(at)),
+            ("flow", self.flow.clone()),
         ];
         fields.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
     }

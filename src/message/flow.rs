@@ -18,6 +18,26 @@ pub fn check_flow(text: &str) -> Result<(), String> {
     MessageId::parse(text).map(drop).map_err(|error| error.replacen("an id", "a flow", 1))
 }
 
+/// The empty flow in a path, a query, an option and an argument of a script.
+pub const EMPTY_FLOW: &str = "@";
+
+/// Reads the key of a flow, or `EMPTY_FLOW`.
+///
+/// # Errors
+/// Those of `check_flow`.
+pub fn parse_flow(text: &str) -> Result<&str, String> {
+    if text == EMPTY_FLOW {
+        return Ok("");
+    }
+    check_flow(text).map_err(|error| format!("{error}; `{EMPTY_FLOW}` is the empty flow"))?;
+    Ok(text)
+}
+
+/// The text that `parse_flow` reads.
+pub fn shown_flow(flow: &str) -> &str {
+    if flow.is_empty() { EMPTY_FLOW } else { flow }
+}
+
 /// How the messages of each key of a route leave. Exact over all instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowLimits {

@@ -11,7 +11,7 @@ pub use self::{
     dead_reason::DeadReason,
     digest::digest,
     ended::{Ended, Ending, Remember},
-    flow::{FlowLimits, Rate, check_flow},
+    flow::{EMPTY_FLOW, FlowLimits, Rate, check_flow, parse_flow, shown_flow},
     headers::{Header, HeaderValue, Headers},
     limits::{DeadLimits, Limit, RouteLimits},
     origin::Origin,

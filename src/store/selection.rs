@@ -20,6 +20,8 @@ pub struct Filter {
     pub until: Option<UnixMillis>,
     /// Only messages with failed attempts.
     pub retried: bool,
+    /// Only messages of this flow, on a route with flows; empty for the empty flow.
+    pub flow: Option<String>,
 }
 
 /// The dead messages of a bulk call.

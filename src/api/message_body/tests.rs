@@ -259,7 +259,9 @@ fn dead_messages_are_selected_in_one_way_never_by_omission() {
         since: at(1_700_000_000_000),
         until: at(1_700_000_000_001),
         retried: false,
+        flow: Some("tenant:7".into()),
     };
+    let of_no_key = Filter { flow: Some(String::new()), ..Filter::default() };
     for (body, selection) in [
         (r#"{"all":true}"#, Selection::Where(Filter::default())),
         (r#"{"ids":["a"]}"#, Selection::Ids { ids: vec![MessageId::parse("a").unwrap()], until: None }),
@@ -268,9 +270,11 @@ fn dead_messages_are_selected_in_one_way_never_by_omission() {
             Selection::Ids { ids: vec![MessageId::parse("a").unwrap()], until: at(1_700_000_000_001) },
         ),
         (
-            r#"{"reason":"rejected","contains":"HTTP 4","since":1700000000000,"until":"2023-11-14T22:13:20.001Z"}"#,
+            r#"{"reason":"rejected","contains":"HTTP 4","since":1700000000000,"until":"2023-11-14T22:13:20.001Z",
+                "flow":"tenant:7"}"#,
             Selection::Where(filter),
         ),
+        (r#"{"flow":"@"}"#, Selection::Where(of_no_key)),
     ] {
         let expected = DeadRequest { action: REDRIVE, selection, limit: u64::MAX, dry_run: false, cursor: None };
         assert_eq!(parse_dead(body.as_bytes(), REDRIVE).unwrap(), expected, "{body}");
@@ -297,6 +301,10 @@ fn dead_messages_are_selected_in_one_way_never_by_omission() {
         r#"{"all":true,"until":1700000000000}"#,
         r#"{"reason":"reject"}"#,
         r#"{"contains":""}"#,
+        r#"{"flow":""}"#,
+        r#"{"flow":"a b"}"#,
+        r#"{"flow":null}"#,
+        r#"{"ids":["a"],"flow":"a"}"#,
         r#"{"since":1700000000}"#,
         r#"{"limit":1}"#,
         r#"{"all":true,"limit":0}"#,

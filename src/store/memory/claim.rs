@@ -74,7 +74,7 @@ impl MemoryPartition {
                 self.claims.insert(request.claimant, (last, token));
             }
         } else if request.limit > 0 && request.sequence > last && (self.paused || !self.is_due(now, settings)) {
-            self.forget_idle(&[], now);
+            self.forget_idle(now);
         } else if request.limit > 0 && request.sequence > last {
             if let Some(limits) = &settings.flow {
                 (messages, orphans, suspects, parked) = self.claim_of_flows(request, limits, now);
@@ -182,6 +182,7 @@ impl MemoryPartition {
         let is_narrow = !limits.ordered && self.attempts.is_empty();
         let mut read = if is_narrow { first } else { &due[..] };
         let mut turn = self.take_turns(limits, read, (limit, is_whole || few, few), now);
+        let all_pass = is_narrow && self.all_pass(read, &mut turn, millis);
         if is_narrow && turn.count_parked() > 0 {
             read = &due;
             turn = self.take_turns(limits, read, (limit, is_whole, false), now);
@@ -189,7 +190,10 @@ impl MemoryPartition {
         let chosen = |turn: &Turn| turn.taken.iter().map(|entry| (entry.due, entry.id.clone())).collect::<Vec<_>>();
         let (mut messages, orphans) = self.within(chosen(&turn), request.max_bytes);
         let fit = messages.len() + orphans.len();
-        if fit < turn.taken.len() {
+        if fit < turn.taken.len() && all_pass {
+            turn = self.take_turns(limits, &read[..fit], (limit, is_whole, false), now);
+            self.all_pass(&read[..fit], &mut turn, millis);
+        } else if fit < turn.taken.len() {
             turn = self.take_turns(limits, read, (fit as u64, is_whole || few, few), now);
         }
         for message in &mut messages {

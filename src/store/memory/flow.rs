@@ -7,6 +7,8 @@ use crate::{message::FlowLimits, store::PARKED};
 
 /// Milliseconds after which a suspect is looked at again that cannot be claimed because of its flow.
 const SUSPECT_WAITS: u64 = 1000;
+/// Microseconds after which a slot that is over is deleted.
+const IDLE: f64 = 1e6;
 
 /// A due message in its flow.
 #[derive(Clone, Debug)]
@@ -101,7 +103,7 @@ fn whole(number: f64) -> u64 {
 
 impl MemoryPartition {
     /// The flow and the number of a message.
-    fn flow_of(&self, id: &str) -> (String, String) {
+    pub(super) fn flow_of(&self, id: &str) -> (String, String) {
         let value = self.flow.flows.get(id).map_or("0 ", String::as_str);
         let (number, name) = value.split_once(' ').expect("two parts");
         (name.to_owned(), number.to_owned())
@@ -305,6 +307,20 @@ impl MemoryPartition {
         turn
     }
 
+    /// Whether a claim takes all of `due` without regard to single flows (`passing.lua`): then it takes them in the order
+    /// of `due`.
+    pub(super) fn all_pass(&self, due: &[(u64, String)], turn: &mut Turn, millis: u64) -> bool {
+        let is_free = |queue: &Queue| queue.gate.is_none() && !self.flow.rules.contains_key(&queue.name);
+        let all_pass = turn.taken.len() == due.len()
+            && turn.taken.iter().all(|entry| entry.number != "!")
+            && turn.queues.iter().all(is_free)
+            && self.next_gate().is_none_or(|gate| gate > millis);
+        if all_pass {
+            turn.taken.sort_by_key(|entry| due.iter().position(|(_, id)| *id == entry.id));
+        }
+        all_pass
+    }
+
     fn serve(
         &self,
         limits: &FlowLimits,
@@ -432,13 +448,12 @@ impl MemoryPartition {
                 self.flow.slots.insert(queue.name.clone(), slot);
             }
         }
-        let used = turn.queues.iter().filter(|queue| queue.new_slot.is_some());
-        self.forget_idle(&used.map(|queue| queue.name.as_str()).collect::<Vec<_>>(), now);
+        self.forget_idle(now);
     }
 
-    /// Deletes the slots of flows that are idle, except `used` ones.
-    pub(super) fn forget_idle(&mut self, used: &[&str], now: u64) {
-        self.flow.slots.retain(|name, slot| used.contains(&name.as_str()) || *slot > float(now));
+    /// Deletes the slots of flows that are idle.
+    pub(super) fn forget_idle(&mut self, now: u64) {
+        self.flow.slots.retain(|_, slot| *slot > float(now) - IDLE);
     }
 
     /// Checks what holds after every transition of a route with flows.

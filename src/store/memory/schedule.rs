@@ -294,7 +294,7 @@ impl MemoryPartition {
 
     /// Whether `filter` selects the message with this score.
     pub fn matches(&self, filter: &Filter, id: &str, score: u64) -> bool {
-        let Filter { reason, contains, since, until, retried } = filter;
+        let Filter { reason, contains, since, until, retried, flow } = filter;
         let (failures, error) = self.errors.get(id).map_or((0, ""), |(_, failures, error)| (*failures, error));
         since.is_none_or(|since| score >= since.get())
             && until.is_none_or(|until| score < until.get())
@@ -302,6 +302,7 @@ impl MemoryPartition {
                 .is_none_or(|reason| error.strip_prefix(reason.as_str()).is_some_and(|rest| rest.starts_with(": ")))
             && contains.as_deref().is_none_or(|text| error.contains(text))
             && (!retried || failures > 0)
+            && flow.as_deref().is_none_or(|flow| self.flow_of(id).0 == flow)
     }
 
     /// Cancels pending messages: the named ones, or those due first; at most `limit`. `dry_run` only counts them.

@@ -13,7 +13,7 @@ use super::{
     unless_closed,
 };
 use crate::{
-    message::{DeadLimits, DeadReason, MessageId, NewMessage, codec},
+    message::{DeadLimits, DeadReason, MessageId, NewMessage, codec, shown_flow},
     metrics,
     store::{DeadAction, DeadGroup, DeadProgress, DeadWork, Death, Expiry, Filter, Partition, Selection, StoreError},
     time::UnixMillis,
@@ -167,7 +167,8 @@ impl RedisStore {
         place: Option<&(u64, MessageId)>,
     ) -> Result<(Vec<DeadGroup>, Option<(u64, MessageId)>), StoreError> {
         let keys = self.keys(partition)?;
-        let call = filtered(script::SUMMARY.keys(&[&keys.dead, &keys.errors]), MAX_BATCH, filter, place);
+        let all = keys.with_flow_of_each(vec![&keys.dead, &keys.errors], self.has_flows(&partition.route));
+        let call = filtered(script::SUMMARY.keys(&all), MAX_BATCH, filter, place);
         let reply: Vec<Value> = call.run(&self.listings).await?;
         let mut reply = Reply::from(reply);
         let (more, place) = (reply.flag()?, reply.place()?);
@@ -220,7 +221,8 @@ pub(super) fn filtered(call: Call, most: usize, filter: &Filter, place: Option<&
         .arg(bound(filter.until))
         .arg(filter.reason.map_or("", DeadReason::as_str))
         .arg(filter.contains.as_deref().unwrap_or_default())
-        .arg(u8::from(filter.retried));
+        .arg(u8::from(filter.retried))
+        .arg(filter.flow.as_deref().map_or("", shown_flow));
     match place {
         Some((score, id)) => call.arg(*score).arg(id.as_str()),
         None => call,

@@ -150,7 +150,12 @@ impl PartitionKeys {
 
     /// The keys of the scripts that delete dead messages.
     pub fn of_dead(&self, has_flows: bool) -> Vec<&str> {
-        let mut all = vec![self.messages.as_str(), &self.attempts, &self.errors, &self.dead, &self.records];
+        let all = vec![self.messages.as_str(), &self.attempts, &self.errors, &self.dead, &self.records];
+        self.with_flow_of_each(all, has_flows)
+    }
+
+    /// `all`, and behind them the key with the flow of each message, if the route has flows.
+    pub fn with_flow_of_each<'a>(&'a self, mut all: Vec<&'a str>, has_flows: bool) -> Vec<&'a str> {
         all.extend(has_flows.then_some(&*self.flow.flows));
         all
     }

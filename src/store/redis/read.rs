@@ -130,8 +130,8 @@ impl RedisStore {
             State::Unack => &keys.unack,
             State::Dead => &keys.dead,
         };
-        let call =
-            script::LIST.keys(&[set, &keys.messages, &keys.errors]).arg(limit).arg(max_bytes.min(MAX_BODIES_BYTES));
+        let all = keys.with_flow_of_each(vec![set, &keys.messages, &keys.errors], self.has_flows(&partition.route));
+        let call = script::LIST.keys(&all).arg(limit).arg(max_bytes.min(MAX_BODIES_BYTES));
         let considered = if *filter == Filter::default() { limit } else { MAX_BATCH };
         let reply: Vec<Value> = filtered(call, considered, filter, after).run(&self.listings).await?;
         let mut reply = Reply::from(reply);

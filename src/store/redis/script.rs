@@ -89,7 +89,8 @@ macro_rules! includes {
 
 includes! {
     "attempts" "bodies" "bundle" "bytes" "claiming" "clock" "commit" "completion" "ending" "expiry" "external" "failures" "fields"
-    "filter" "flow" "json" "layout" "leases" "limits" "members" "places" "rates" "records" "recurring" "remembered" "revival" "scores" "seconds"
+    "filter" "flow" "flow_value" "json" "layout" "leases" "limits" "members" "passing" "places" "rates" "records"
+    "recurring" "remembered" "revival" "scores" "seconds"
     "selection" "sizes" "taking" "turns" "utf8" "wake" "weight"
 }
 

@@ -177,7 +177,14 @@ impl Bench {
             retried,
             ..Filter::default()
         };
-        let filters = [Filter::default(), some(Some(DeadReason::Rejected), "HTTP 4", false), some(None, "HTTP", true)];
+        let of_flow = |flow: &str| Filter { flow: Some(flow.to_owned()), ..Filter::default() };
+        let filters = [
+            Filter::default(),
+            some(Some(DeadReason::Rejected), "HTTP 4", false),
+            some(None, "HTTP", true),
+            of_flow("a"),
+            of_flow(""),
+        ];
         for (state, filter) in [State::Pending, State::Unack, State::Dead]
             .into_iter()
             .flat_map(|state| filters.iter().map(move |one| (state, one)))

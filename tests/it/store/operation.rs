@@ -268,10 +268,17 @@ fn selection(ids: Vec<MessageId>) -> impl Strategy<Value = Selection> {
     // Everything dies in the present.
     let time = || option::of(select(vec![0, 1_000_000_000_000, 9_000_000_000_000]));
     let at = |time: Option<u64>| time.map(|time| UnixMillis::new(time).expect("below 2^53"));
-    let filter =
-        (reason, contains, time(), time(), any::<bool>()).prop_map(move |(reason, contains, since, until, retried)| {
-            Filter { reason, contains, since: at(since), until: at(until), retried }
-        });
+    let flow = option::weighted(0.3, select(vec!["", "a", "a:b"]).prop_map(str::to_owned));
+    let filter = (reason, contains, time(), time(), any::<bool>(), flow).prop_map(
+        move |(reason, contains, since, until, retried, flow)| Filter {
+            reason,
+            contains,
+            since: at(since),
+            until: at(until),
+            retried,
+            flow,
+        },
+    );
     prop_oneof![
         2 => (vec(select(ids), 0..4), time()).prop_map(move |(ids, until)| Selection::Ids { ids, until: at(until) }),
         1 => Just(Selection::Where(Filter::default())),

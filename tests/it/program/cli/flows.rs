@@ -114,6 +114,70 @@ async fn a_listing_of_flows_follows_its_pages_up_to_its_limit() {
 }
 
 #[tokio::test]
+async fn messages_are_listed_and_dead_letters_selected_by_flow() {
+    let scene = started().await;
+    let client = Client::of(&scene.punctual);
+    schedule(&scene, "a", &["a1", "a2", "a3"]).await;
+    schedule(&scene, "b", &["b1", "b2"]).await;
+    schedule(&scene, "", &["e1", "e2"]).await;
+    for key in ["a", "b", "@"] {
+        eventually("one is in flight", MAX_WAIT, async || {
+            (scene.json(&["flows", "slow", key]).await["in_flight"] == 1).then_some(())
+        })
+        .await;
+    }
+    let listed = async |arguments: &[&str]| {
+        let lines = scene.done(&[arguments, &["--json"]].concat()).await;
+        let id = |line: &str| serde_json::from_str::<Value>(line).expect("JSON")["id"].as_str().map(str::to_owned);
+        let ids: Vec<String> = lines.lines().map(|line| id(line).expect("an id")).collect();
+        ids
+    };
+    assert_eq!(listed(&["list", "slow", "--flow", "a"]).await, ["a2", "a3"]);
+    assert_eq!(listed(&["list", "slow", "--flow", "@"]).await, ["e2"]);
+    assert_eq!(listed(&["list", "slow", "--flow", "a", "--state", "unack"]).await, ["a1"]);
+    assert_eq!(listed(&["list", "slow", "--flow", "c"]).await, [""; 0]);
+    let first = client.call("GET", "/v1/routes/slow/messages?flow=a&limit=1", "").await.json;
+    assert_eq!((&first["messages"][0]["id"], first["messages"][1].is_null()), (&json!("a2"), true), "{first}");
+    let path = format!("/v1/routes/slow/messages?flow=a&cursor={}", first["cursor"].as_str().expect("a cursor"));
+    assert_eq!(client.call("GET", &path, "").await.json["messages"][0]["id"], "a3");
+
+    // They die, and each selection takes those of one flow.
+    scene.receiver.behave(Behaviour::Echo(422));
+    eventually("all are dead", MAX_WAIT, async || (client.stats("slow").await["dead"] == 7).then_some(())).await;
+    let summary = client.call("GET", "/v1/routes/slow/dead/summary?flow=b", "").await.json;
+    assert_eq!(summary["total"], 2, "{summary}");
+    let mut dead = listed(&["dead", "list", "slow", "--flow", "b"]).await;
+    dead.sort();
+    assert_eq!(dead, ["b1", "b2"]);
+    scene.receiver.behave(Behaviour::Hang);
+    scene.done(&["dead", "redrive", "slow", "--flow", "a", "--limit", "1", "--yes"]).await;
+    scene.done(&["dead", "purge", "slow", "--flow", "@", "--yes"]).await;
+    let audit = scene.punctual.log();
+    assert!(audit.contains("flow=@"), "{audit}");
+    assert_eq!(client.stats("slow").await["dead"], 4);
+    assert_eq!(listed(&["dead", "list", "slow", "--flow", "@"]).await, [""; 0]);
+
+    let before = content(&scene.redis).await;
+    for (method, path, body, status) in [
+        ("GET", "/v1/routes/slow/messages?flow=", "", 400),
+        ("GET", "/v1/routes/slow/messages?flow=a%20b", "", 400),
+        ("GET", "/v1/routes/web/messages?flow=a", "", 422),
+        ("GET", "/v1/routes/none/messages?flow=a", "", 404),
+        ("GET", "/v1/routes/web/dead/summary?flow=a", "", 422),
+        ("POST", "/v1/routes/web/dead/purge", r#"{"flow":"a"}"#, 422),
+        ("POST", "/v1/routes/web/dead/redrive", r#"{"flow":"@"}"#, 422),
+    ] {
+        let answer = client.call(method, path, body).await;
+        assert_eq!(answer.status, status, "{path}: {}", answer.text);
+        let explained = status != 422 || answer.text.contains("route `web` has no flows");
+        assert!(explained, "{path}: {}", answer.text);
+    }
+    scene.refused(&["list", "web", "--flow", "a"], 2, "route `web` has no flows").await;
+    scene.refused(&["dead", "list", "web", "--flow", "a"], 2, "route `web` has no flows").await;
+    assert_eq!(content(&scene.redis).await, before, "nothing was written");
+}
+
+#[tokio::test]
 async fn mistakes_with_flows_change_nothing() {
     let scene = started().await;
     let before = content(&scene.redis).await;
