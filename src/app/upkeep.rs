@@ -1,4 +1,4 @@
-//! What is done beside deliveries: dead letters evicted, lost messages restored, routes moved, schedules set.
+//! The work beside deliveries: dead letters are evicted, lost messages restored, routes moved, and schedules set.
 
 use std::sync::Arc;
 

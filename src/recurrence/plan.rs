@@ -11,7 +11,7 @@ const GRACE: u64 = 10_000;
 /// Maximum number of missed occurrences of a cron expression that are counted: 10,000 take about 50 ms.
 const MAX_COUNTED: u64 = 10_000;
 
-/// What follows an occurrence.
+/// The occurrence that follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The next occurrence. It can have passed already. `None`: the schedule has ended.
@@ -20,7 +20,7 @@ pub struct Plan {
     pub missed: u64,
 }
 
-/// What to do with an occurrence that was claimed.
+/// The decision about an occurrence that was claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     Send,

@@ -3,6 +3,7 @@
 //! operations.
 
 mod claim;
+mod definition;
 mod flow;
 mod flow_keys;
 mod partition;
@@ -25,9 +26,9 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 pub use self::{
+    definition::MemorySchedule,
     flow_keys::{MemoryFlows, SHUT},
     partition::{MemoryPartition, PartitionSettings},
-    recurring::MemorySchedule,
     settle::MemoryLists,
     sorted_set::SortedSet,
 };

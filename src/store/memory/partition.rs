@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::{flow_keys::MemoryFlows, recurring::MemorySchedule, sorted_set::SortedSet};
+use super::{definition::MemorySchedule, flow_keys::MemoryFlows, sorted_set::SortedSet};
 use crate::{
     message::{Ending, FlowLimits, LogRecord, NewMessage, RouteLimits, State, StoredMessage},
     time::UnixMillis,

@@ -1,37 +1,18 @@
 //! Recurring schedules (lua/include/recurring.lua, lua/define.lua).
 
-use bytes::Bytes;
-
-use super::partition::{MemoryPartition, PartitionSettings, TIMES_END};
+use super::{
+    definition::MemorySchedule,
+    partition::{MemoryPartition, PartitionSettings, TIMES_END},
+};
 use crate::{
     message::{MessageId, codec},
-    store::{NEVER, NextOccurrence, Planned, ScheduleChange, ScheduleDefinition, ScheduleOwner},
+    store::{NEVER, NextOccurrence, PARKED, Planned, ScheduleChange, ScheduleDefinition, ScheduleOwner},
 };
 
 const MAX_RUNS: usize = 20;
 
-/// A definition, as it is stored.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemorySchedule {
-    pub revision: String,
-    pub is_paused: bool,
-    pub owner: ScheduleOwner,
-    pub flow: String,
-    /// The latest first, as in Redis.
-    pub runs: Vec<String>,
-    /// A body after its times.
-    pub tail: Bytes,
-}
-
 fn is_schedule(id: &str) -> bool {
     id.ends_with('@')
-}
-
-impl MemorySchedule {
-    fn body(&self, due: u64, planned: u64) -> Bytes {
-        let times = [&[codec::VERSION][..], &due.to_be_bytes(), &planned.to_be_bytes()].concat();
-        [&times[..], &self.tail].concat().into()
-    }
 }
 
 impl MemoryPartition {
@@ -143,7 +124,7 @@ impl MemoryPartition {
         if change != ScheduleChange::Unchanged && !self.is_busy(id) {
             let waits = self.pending.get(id);
             let (mut due, mut planned) = self.occurrence(id);
-            let mut score = waits.map(|score| score % crate::store::PARKED);
+            let mut score = waits.map(|score| score % PARKED);
             if next != NextOccurrence::Kept || waits.is_none() {
                 (due, planned, score) = match next {
                     NextOccurrence::Kept => (now, 0, Some(now)),
