@@ -274,7 +274,7 @@ end
 -- gates    sorted set: flow with parked messages -> when a claim looks at them (ms). `inf`: not before a message of the
 --          flow ends or its rules change
 -- slots    sorted set: flow -> theoretical arrival time of GCRA (us), only of flows that used their rate; "<flow> SOH" ->
---          time before which no message of the flow leaves (us)
+--          time before which no message of the flow leaves (us); SOH SOH -> the last of these times
 -- rules    hash: flow -> "<rate> <burst> <parallel> <pause>", each "-" if the route's setting holds
 
 -- The flow keys among `keys` from place `first` on; nothing on a route without flows.

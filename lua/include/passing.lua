@@ -34,7 +34,7 @@ local function pass(flow, settings, ids, now)
   end
   local rules = rules_of(settings)
   local interval, tolerance = rules.interval, rules.tolerance
-  local slots, holds = slots_of(flow, names)
+  local slots, holds = slots_of(flow, names, now)
   local new_slots = {}
   for i, name in ipairs(names) do
     local number = numbers[name]

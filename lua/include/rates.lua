@@ -33,8 +33,14 @@ local function own_rules(flow, names)
   return redis.call('HMGET', flow.rules, unpack(names))
 end
 
--- The slots of flows, and the times before which none of their messages leaves.
-local function slots_of(flow, names)
+-- Member of `slots`: the time (us) until which the last of all pauses of flows lasts.
+local LAST_HOLD = '\1\1'
+
+-- The slots of flows, and the times before which none of their messages leaves. `now`: none of these times is read if all
+-- are over.
+local function slots_of(flow, names, now)
+  local last = now and redis.call('ZSCORE', flow.slots, LAST_HOLD) or nil
+  if now and not (last and tonumber(last) > now) then return redis.call('ZMSCORE', flow.slots, unpack(names)), {} end
   local members = {}
   for i, name in ipairs(names) do
     members[i] = name
@@ -62,6 +68,7 @@ local function shift_slots(steps, flow, settings, back, hold, now)
   local own = own_rules(flow, names)
   local moved, old, fresh = { 'ZADD', flow.slots }, { 'ZADD', flow.slots }, { 'ZADD', flow.slots }
   local slots, holds = slots_of(flow, names)
+  local last = 0
   for i, name in ipairs(names) do
     local at = slots[i] and tonumber(slots[i]) - (back[name] or 0) * rules_of(settings, own[i]).interval
     if at and back[name] then
@@ -69,11 +76,23 @@ local function shift_slots(steps, flow, settings, back, hold, now)
       old[#old + 1], old[#old + 2] = slots[i], name
     end
     if hold[name] and holds[i] and tonumber(holds[i]) < hold[name] then
+      last = math.max(last, hold[name])
       moved[#moved + 1], moved[#moved + 2] = whole(hold[name]), name .. '\1'
       old[#old + 1], old[#old + 2] = holds[i], name .. '\1'
     elseif hold[name] and not holds[i] and hold[name] > now then
-      fresh[#fresh + 1], fresh[#fresh + 2] = whole(hold[name]), name .. '\1'
+      last = math.max(last, hold[name])
+      local n = #fresh
+      fresh[n + 1], fresh[n + 2] = whole(hold[name]), name .. '\1'
     end
+  end
+  local known = last > 0 and redis.call('ZSCORE', flow.slots, LAST_HOLD)
+  if known and tonumber(known) < last then
+    local n, m = #moved, #old
+    moved[n + 1], moved[n + 2] = whole(last), LAST_HOLD
+    old[m + 1], old[m + 2] = known, LAST_HOLD
+  elseif last > 0 and not known then
+    local n = #fresh
+    fresh[n + 1], fresh[n + 2] = whole(last), LAST_HOLD
   end
   write(steps, moved, { old })
   insert(steps, fresh)

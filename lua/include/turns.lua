@@ -215,10 +215,12 @@ local function take_turns(flow, turn, ids, scores, limit, now, is_whole)
   for i, queue in ipairs(first) do names[i] = queue.name end
   if #names > 0 then
     local gates = redis.call('ZMSCORE', flow.gates, unpack(names))
-    local slots, holds = slots_of(flow, names)
+    local slots, holds = slots_of(flow, names, now)
     local own, common = own_rules(flow, names), rules_of(settings)
     for i, queue in ipairs(first) do
-      queue.slot, queue.hold = slots[i], tonumber(holds[i] or 0)
+      queue.slot = slots[i]
+      local hold = tonumber(holds[i] or 0)
+      if hold > now then queue.hold = hold end
       if gates[i] then
         queue.gate = gates[i] == 'inf' and math.huge or tonumber(gates[i])
         queue.new_gate = queue.gate

@@ -7,6 +7,8 @@ use crate::{message::FlowLimits, store::PARKED};
 
 /// Milliseconds after which a suspect is looked at again that cannot be claimed because of its flow.
 const SUSPECT_WAITS: u64 = 1000;
+/// Member of `slots`: the time until which the last of all pauses of flows lasts.
+const LAST_HOLD: &str = "\u{1}\u{1}";
 /// Microseconds after which a slot that is over is deleted.
 const IDLE: f64 = 1e6;
 
@@ -184,6 +186,8 @@ impl MemoryPartition {
                 && until > known.unwrap_or(float(now))
             {
                 self.flow.slots.insert(mark, until);
+                let last = self.flow.slots.entry(LAST_HOLD.to_owned()).or_insert(until);
+                *last = last.max(until);
             }
         }
     }
@@ -342,7 +346,8 @@ impl MemoryPartition {
         if slot > micros + rules.tolerance + rules.interval {
             slot = micros + rules.tolerance;
         }
-        let hold = queue.hold;
+        // A pause that is over is not read.
+        let hold = if queue.hold > micros { queue.hold } else { 0.0 };
         let mut has_all = true;
         if suspects {
             has_all = queue.gate.is_none();

@@ -1,7 +1,7 @@
 //! Flows: rate, parallelism and order per key, over several instances.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -12,10 +12,17 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{client::Client, eventually};
-use crate::support::{RawServer, RedisServer, punctual::Punctual, read_request};
+use super::{alone, client::Client, eventually};
+use crate::support::{
+    RawServer, RedisServer,
+    punctual::Punctual,
+    read_request,
+    scale::{rounds, seconds},
+};
 
 const MAX_WAIT: Duration = Duration::from_secs(40);
+/// Messages of a request.
+const ARRAY: usize = 1000;
 
 /// An attempt at the endpoint.
 #[derive(Clone, Debug)]
@@ -28,16 +35,25 @@ struct Attempt {
     confirmed: bool,
 }
 
+#[derive(Default)]
+struct Log {
+    all: Vec<Attempt>,
+    /// Number of attempts by id.
+    of: HashMap<String, usize>,
+    /// Number of confirmed attempts.
+    confirmed: usize,
+}
+
 #[derive(Clone, Default)]
-struct Attempts(Arc<Mutex<Vec<Attempt>>>);
+struct Attempts(Arc<Mutex<Log>>);
 
 impl Attempts {
     fn all(&self) -> Vec<Attempt> {
-        self.0.lock().unwrap().clone()
+        self.0.lock().unwrap().all.clone()
     }
 
     fn confirmed(&self) -> usize {
-        self.all().iter().filter(|one| one.confirmed).count()
+        self.0.lock().unwrap().confirmed
     }
 }
 
@@ -55,17 +71,27 @@ fn endpoint(hold: Duration, answer: fn(&str, usize) -> &'static str) -> (RawServ
                 };
                 let (id, tenant) = (header("punctual-id: "), header("tenant: "));
                 let (place, earlier) = {
-                    let mut all = seen.0.lock().unwrap();
-                    let earlier = all.iter().filter(|one| one.id == id).count();
-                    let began = Instant::now();
-                    all.push(Attempt { tenant, id: id.clone(), began, ended: None, confirmed: false });
-                    (all.len() - 1, earlier)
+                    let mut log = seen.0.lock().unwrap();
+                    let count = log.of.entry(id.clone()).or_default();
+                    let earlier = *count;
+                    *count += 1;
+                    log.all.push(Attempt {
+                        tenant,
+                        id: id.clone(),
+                        began: Instant::now(),
+                        ended: None,
+                        confirmed: false,
+                    });
+                    (log.all.len() - 1, earlier)
                 };
                 sleep(hold).await;
                 let status = answer(&id, earlier);
                 {
-                    let mut all = seen.0.lock().unwrap();
-                    (all[place].ended, all[place].confirmed) = (Some(Instant::now()), status.starts_with('2'));
+                    let mut log = seen.0.lock().unwrap();
+                    let confirmed = status.starts_with('2');
+                    log.confirmed += usize::from(confirmed);
+                    let attempt = &mut log.all[place];
+                    (attempt.ended, attempt.confirmed) = (Some(Instant::now()), confirmed);
                 }
                 let reply = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
                 if stream.write_all(reply.as_bytes()).await.is_err() {
@@ -92,7 +118,52 @@ fn configuration(redis: &RedisServer, endpoint: &RawServer, flow: &Value) -> Str
 
 async fn schedule(client: &Client, tenant: &str, count: usize) {
     let message = |n: usize| json!({ "id": format!("{tenant}.{n}"), "payload": "x", "headers": { "tenant": tenant } });
-    client.schedule("hooks", &(0..count).map(message).collect::<Value>().to_string()).await;
+    for first in (0..count).step_by(ARRAY) {
+        let numbers = first..count.min(first + ARRAY);
+        client.schedule("hooks", &numbers.map(message).collect::<Value>().to_string()).await;
+    }
+}
+
+/// Several instances of one configuration. One of them, in turn, is killed and replaced.
+struct Instances {
+    configuration: String,
+    all: Vec<Punctual>,
+    kills: usize,
+}
+
+impl Instances {
+    async fn start(configuration: String, count: usize) -> Self {
+        let mut all = Vec::new();
+        for _ in 0..count {
+            all.push(Punctual::start(&configuration).await);
+        }
+        Self { configuration, all, kills: 0 }
+    }
+
+    async fn kill_one(&mut self) {
+        let turn = self.kills % self.all.len();
+        self.all[turn].kill().await;
+        self.all[turn] = Punctual::start(&self.configuration).await;
+        self.kills += 1;
+    }
+
+    /// Kills one of them after each `pause` until `is_done`.
+    async fn kill_until(&mut self, pause: Duration, patience: Duration, mut is_done: impl FnMut() -> bool) {
+        let deadline = Instant::now() + patience;
+        let mut next = Instant::now() + pause;
+        while !is_done() {
+            assert!(Instant::now() < deadline, "not done after {patience:?}");
+            if Instant::now() >= next {
+                self.kill_one().await;
+                next = Instant::now() + pause;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    fn client(&self) -> Client {
+        Client::of(&self.all[0])
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -225,6 +296,105 @@ async fn a_message_that_is_delivered_now_does_not_pass_those_of_its_flow_that_no
     eventually("four arrived", MAX_WAIT, async || (attempts.confirmed() == 4).then_some(())).await;
     let order: Vec<String> = attempts.all().iter().map(|one| one.id.clone()).filter(|id| id != "other").collect();
     assert_eq!(order, ["one.0", "one.1", "later"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_ordered_flows_keep_their_order_while_instances_are_killed_in_turn() {
+    let _alone = alone().await;
+    let (keys, each, instances, pause) = rounds((40, 20, 2, 300), (1000, 50, 4, 3000));
+    let redis = RedisServer::start().await;
+    // The endpoint fails one attempt of ten. Some messages always fail: they become dead letters.
+    let answer = |id: &str, earlier: usize| {
+        let (tenant, n) = numbers(id);
+        let fails = earlier == 0 && (tenant + n).is_multiple_of(10);
+        if fails || is_refused(tenant, n) { "500 No" } else { "204 No Content" }
+    };
+    let (server, attempts) = endpoint(Duration::from_millis(2), answer);
+    let flow = json!({ "key": "{header:tenant}", "ordered": true });
+    let mut group = Instances::start(configuration(&redis, &server, &flow), instances).await;
+    for tenant in 0..keys {
+        schedule(&group.client(), &format!("t{tenant}"), each).await;
+    }
+    let began = Instant::now();
+    let all = (0..keys).flat_map(|tenant| (0..each).map(move |n| (tenant, n)));
+    let (refused, expected): (Vec<_>, Vec<_>) = all.partition(|(tenant, n)| is_refused(*tenant, *n));
+    let patience = seconds(60, 500);
+    let enough = expected.len();
+    group.kill_until(Duration::from_millis(pause), patience, || attempts.confirmed() >= enough).await;
+    let stats = group.client().drained("hooks", MAX_WAIT).await;
+    let took = began.elapsed();
+    assert_eq!(stats["dead"], refused.len(), "{stats}");
+    let (mut seen, mut first) = (HashSet::new(), HashMap::<usize, Vec<usize>>::new());
+    let all = attempts.all();
+    for one in all.iter().filter(|one| one.confirmed) {
+        let (tenant, n) = numbers(&one.id);
+        if seen.insert((tenant, n)) {
+            first.entry(tenant).or_default().push(n);
+        }
+    }
+    assert_eq!(seen.len(), expected.len(), "each was delivered");
+    let violations = first.values().flat_map(|of| of.windows(2)).filter(|pair| pair[0] > pair[1]).count();
+    println!(
+        "flows: {keys} ordered keys x {each}: {violations} violations, {} kills, {} attempts, {} dead, {took:?}",
+        group.kills,
+        all.len(),
+        refused.len(),
+    );
+    assert_eq!(violations, 0);
+    assert!(group.kills > 0, "no instance was killed within {took:?}");
+}
+
+/// Numbers of tenant and message in an id.
+fn numbers(id: &str) -> (usize, usize) {
+    let (tenant, n) = id.split_once('.').expect("two parts");
+    (tenant[1..].parse().expect("a number"), n.parse().expect("a number"))
+}
+
+/// Whether the endpoint refuses a message each time.
+fn is_refused(tenant: usize, n: usize) -> bool {
+    n == 7 && tenant.is_multiple_of(20)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flow_never_has_more_in_flight_than_it_may_while_instances_are_killed_in_turn() {
+    const PARALLEL: usize = 3;
+    const HOLD: Duration = Duration::from_millis(100);
+    let _alone = alone().await;
+    let (keys, length, instances, pause) = rounds((5, 6, 2, 2000), (10, 300, 4, 10_000));
+    // As many as leave in that time if no instance is killed.
+    let each = length * 1000 / 100 * PARALLEL;
+    let redis = RedisServer::start().await;
+    let (server, attempts) = endpoint(HOLD, |_, _| "204 No Content");
+    let flow = json!({ "key": "{header:tenant}", "parallel": PARALLEL });
+    let mut group = Instances::start(configuration(&redis, &server, &flow), instances).await;
+    for tenant in 0..keys {
+        schedule(&group.client(), &format!("t{tenant}"), each).await;
+    }
+    let began = Instant::now();
+    let patience = seconds(60, 560);
+    group.kill_until(Duration::from_millis(pause), patience, || attempts.confirmed() >= keys * each).await;
+    group.client().drained("hooks", MAX_WAIT).await;
+    let took = began.elapsed();
+    let all = attempts.all();
+    let delivered: HashSet<&str> = all.iter().filter(|one| one.confirmed).map(|one| &*one.id).collect();
+    assert_eq!(delivered.len(), keys * each, "each was delivered");
+    let mut most = 0;
+    let mut open: HashMap<&str, Vec<Instant>> = HashMap::new();
+    for one in &all {
+        let ends = open.entry(&one.tenant).or_default();
+        ends.retain(|end| *end > one.began);
+        ends.push(one.ended.unwrap_or(one.began + HOLD));
+        most = most.max(ends.len());
+    }
+    println!(
+        "flows: parallel {PARALLEL} of {keys} keys over {instances} instances: at most {most} at once, {} kills, {} \
+         attempts of {} messages, {took:?}",
+        group.kills,
+        all.len(),
+        keys * each
+    );
+    assert!(most <= PARALLEL, "{most} at once");
+    assert!(group.kills > 0, "no instance was killed within {took:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
