@@ -17,6 +17,7 @@ use super::{failure::Failure, global::Global, output, table};
 use crate::{
     app::{backend::Backend, embedded, settings, sinks::RunningSink, sources::RunningSource},
     config::{Config, Problem, RedisTopology, SettingOrigin},
+    queue::NewSchedule,
     sink::SinkSettings,
     source::SourceSettings,
     store::{
@@ -30,6 +31,9 @@ type Answer = Result<Option<String>, String>;
 
 /// Maximum time for one reply: longer than the connect timeout of any sink.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Number of openings of a window, and of occurrences of a schedule, that are shown.
+const SHOWN: usize = 3;
 
 #[derive(Args)]
 pub struct CheckArguments {
@@ -57,17 +61,25 @@ pub async fn run(global: &Global, arguments: CheckArguments) -> Result<(), Failu
     if !arguments.connect {
         close_all(&running_sinks).await;
         let (routes, sinks, sources) = (config.routes.len(), config.sinks.len(), config.sources.len());
-        let windows = windows(&config);
+        let now = now();
+        let (windows, schedules) = (windows(&config, now), schedules(&config, now));
         let mut json =
             json!({ "valid": true, "routes": routes, "sinks": sinks, "sources": sources, "warnings": warnings });
         if !windows.is_empty() {
             json["windows"] = windows
                 .iter()
-                .map(|(route, spans)| ((*route).clone(), spans.iter().map(rfc3339).collect::<Vec<_>>()))
+                .map(|(route, spans)| ((*route).clone(), spans.iter().map(span).collect::<Vec<_>>()))
+                .collect();
+        }
+        if !schedules.is_empty() {
+            json["schedules"] = schedules
+                .iter()
+                .map(|(schedule, next)| (schedule.name().to_owned(), next.iter().map(rfc3339).collect::<Vec<_>>()))
                 .collect();
         }
         let parts = [(routes, "route"), (sinks, "sink"), (sources, "source")];
-        let parts = parts.map(|(number, one)| output::counted(number as u64, one)).join(", ");
+        let parts = parts.into_iter().chain((!schedules.is_empty()).then_some((schedules.len(), "schedule")));
+        let parts = parts.map(|(number, one)| output::counted(number as u64, one)).collect::<Vec<_>>().join(", ");
         let mut text = format!("the configuration is valid: {parts}");
         for (route, spans) in windows {
             let shown = |at: &Zoned| at.strftime("%a %Y-%m-%d %H:%M %:z").to_string();
@@ -75,6 +87,11 @@ pub async fn run(global: &Global, arguments: CheckArguments) -> Result<(), Failu
                 spans.iter().map(|[opens, closes]| format!("from {} to {}", shown(opens), shown(closes))).collect();
             let times = if spans.is_empty() { "always".to_owned() } else { spans.join(", ") };
             let _ = write!(text, "\nroute {route} delivers {times}");
+        }
+        for (schedule, next) in schedules {
+            let next: Vec<_> = next.iter().map(|at| at.strftime("%a %Y-%m-%d %H:%M:%S %:z").to_string()).collect();
+            let times = if next.is_empty() { "never again".to_owned() } else { next.join(", ") };
+            let _ = write!(text, "\nschedule {} of {} fires {times}", schedule.name(), schedule.route);
         }
         return output::result(global, json, text);
     }
@@ -102,19 +119,31 @@ pub async fn run(global: &Global, arguments: CheckArguments) -> Result<(), Failu
     }
 }
 
-/// An opening and its closing.
-fn rfc3339([opens, closes]: &[Zoned; 2]) -> Value {
-    let shown = |at: &Zoned| at.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string();
-    json!([shown(opens), shown(closes)])
+fn rfc3339(at: &Zoned) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
 }
 
-/// The next three openings and closings of each route with windows, in its first time zone.
+/// An opening and its closing.
+fn span([opens, closes]: &[Zoned; 2]) -> Value {
+    json!([rfc3339(opens), rfc3339(closes)])
+}
+
+/// Milliseconds since 1970.
 #[expect(clippy::disallowed_methods, reason = "for display: without --connect no Redis is asked for its clock")]
-fn windows(config: &Config) -> Vec<(&String, Vec<[Zoned; 2]>)> {
+fn now() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
-    let now = u64::try_from(now).unwrap_or(u64::MAX);
+    u64::try_from(now).unwrap_or(u64::MAX)
+}
+
+/// The next `SHOWN` openings and closings of each route with windows, in its first time zone.
+fn windows(config: &Config, now: u64) -> Vec<(&String, Vec<[Zoned; 2]>)> {
     let with_windows = config.routes.iter().filter_map(|(name, route)| Some((name, route.window.as_ref()?)));
-    with_windows.map(|(name, calendar)| (name, calendar.next_openings(now, 3))).collect()
+    with_windows.map(|(name, calendar)| (name, calendar.next_openings(now, SHOWN))).collect()
+}
+
+/// The next `SHOWN` occurrences of each schedule, in its time zone.
+fn schedules(config: &Config, now: u64) -> Vec<(&NewSchedule, Vec<Zoned>)> {
+    config.schedules.iter().map(|schedule| (schedule, schedule.rule.next_local(now, SHOWN))).collect()
 }
 
 /// Reports an invalid configuration; with `--json`, also as JSON on standard output.

@@ -298,6 +298,14 @@ pub fn of_flow(route: &str, key: &str, tail: &str) -> Result<String, Failure> {
     of_route(route, &format!("/flows/{}{tail}", part(key)?))
 }
 
+/// The path of a schedule.
+///
+/// # Errors
+/// Those of `of_route`.
+pub fn of_schedule(name: &str, tail: &str) -> Result<String, Failure> {
+    Ok(format!("/v1/schedules/{}{tail}", part(name)?))
+}
+
 fn part(name: &str) -> Result<String, Failure> {
     // URL parsers resolve these segments, encoded or not.
     if matches!(name, "" | "." | "..") {

@@ -193,15 +193,26 @@ impl Pages<'_> {
         });
         let more = more.await?;
         if !session.global.json {
-            let header: Vec<String> = columns.iter().map(|name| name.replace('_', " ").to_uppercase()).collect();
-            let header: Vec<&str> = header.iter().map(String::as_str).collect();
-            output::listed(table::text(&header, &rows))?;
+            output::listed(titled(columns, &rows))?;
         }
         if more {
             output::note("there are more: --limit");
         }
         Ok(())
     }
+}
+
+/// A table of these entries, as `Pages::show` prints it.
+pub fn as_table(columns: &[&str], entries: &[Value], cell: fn(&Value, &str) -> String) -> String {
+    let row = |entry| columns.iter().map(|name| cell(entry, name)).collect();
+    titled(columns, &entries.iter().map(row).collect::<Vec<_>>())
+}
+
+/// A table with the names of fields above it.
+fn titled(columns: &[&str], rows: &[Vec<String>]) -> String {
+    let header: Vec<String> = columns.iter().map(|name| name.replace('_', " ").to_uppercase()).collect();
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
+    table::text(&header, rows)
 }
 
 /// Text of a field.

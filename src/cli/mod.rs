@@ -21,6 +21,7 @@ mod print;
 mod progress;
 mod route;
 mod schedule;
+mod schedules;
 mod status;
 mod table;
 mod top;
@@ -81,6 +82,8 @@ enum Command {
     Resume(Operator<route::ResumeArguments>),
     /// Show the flows of a route, or one; set limits of a flow, pause it, resume it
     Flows(Operator<flows::FlowsArguments>),
+    /// Recurring schedules: list, show, set, next, run, pause, resume, delete
+    Schedules(Operator<schedules::SchedulesArguments>),
     /// Follow the move of a route's messages to another number of partitions
     Repartition(Operator<route::RepartitionArguments>),
     /// Ask whether an instance is ready: exit 0 or 1
@@ -154,6 +157,7 @@ async fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Dead(operator) => operate!(dead::run, global, operator),
         Command::Pause(operator) => operate!(route::pause, global, operator),
         Command::Flows(operator) => operate!(flows::run, global, operator),
+        Command::Schedules(operator) => operate!(schedules::run, global, operator),
         Command::Repartition(operator) => operate!(route::repartition, global, operator),
         Command::Resume(operator) => operate!(route::resume, global, operator),
         Command::Health(operator) => health::run(global, &operator.api, &operator.own).await,

@@ -88,7 +88,7 @@ pub async fn run(session: &Session<'_>, arguments: ScheduleArguments) -> Result<
 }
 
 /// Reads standard input. An empty one is refused: it is more often a mistake of a script than a payload.
-fn given_payload() -> Result<Vec<u8>, Failure> {
+pub fn given_payload() -> Result<Vec<u8>, Failure> {
     output::await_stdin("the payload (or use --payload)");
     let payload = read_stdin().map_err(|error| Failure::Failed(error.to_string()))?;
     if payload.is_empty() {
@@ -98,14 +98,15 @@ fn given_payload() -> Result<Vec<u8>, Failure> {
 }
 
 /// The content type that the API would set for the payload as JSON or text.
-fn content_type(payload: &[u8]) -> Option<&'static str> {
+pub fn content_type(payload: &[u8]) -> Option<&'static str> {
     let text = str::from_utf8(payload).ok()?;
     Some(if serde_json::from_str::<&RawValue>(text).is_ok() { api::JSON } else { api::TEXT })
 }
 
-fn message(arguments: ScheduleArguments) -> Result<Message, Failure> {
+/// The values of `--header` by name.
+pub fn headers(given: &[String]) -> Result<BTreeMap<String, String>, Failure> {
     let mut headers = BTreeMap::new();
-    for header in &arguments.headers {
+    for header in given {
         let (name, value) = header
             .split_once(':')
             .ok_or_else(|| Failure::Usage(format!("--header: `{header}` is not `Name: value`")))?;
@@ -113,6 +114,11 @@ fn message(arguments: ScheduleArguments) -> Result<Message, Failure> {
             return Err(Failure::Usage(format!("--header: `{}` comes twice", name.trim())));
         }
     }
+    Ok(headers)
+}
+
+fn message(arguments: ScheduleArguments) -> Result<Message, Failure> {
+    let headers = headers(&arguments.headers)?;
     let payload = match (arguments.payload, arguments.payload_file) {
         (Some(text), _) => text.into_bytes(),
         (None, Some(path)) if path.as_os_str() != "-" => {

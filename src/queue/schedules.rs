@@ -46,11 +46,13 @@ impl RouteSchedule {
         self.state.id.schedule().unwrap_or_default()
     }
 
-    /// The next occurrences at `now`, in milliseconds; none if it is paused.
+    /// The occurrence that is waited for or in flight, and those after `now`, in milliseconds. Of a paused schedule only
+    /// the latter.
     pub fn following(&self, now: u64, count: usize) -> Vec<UnixMillis> {
         let Ok(timetable) = self.state.recurring.rule.timetable() else { return Vec::new() };
-        let after = self.state.next.map_or(now, |next| next.get() - 1);
-        timetable.following(after).take(count).filter_map(UnixMillis::new).collect()
+        let next = self.state.next.filter(|_| !self.state.is_paused);
+        let after = next.map_or(now, |next| next.get().max(now));
+        next.into_iter().chain(timetable.following(after).filter_map(UnixMillis::new)).take(count).collect()
     }
 }
 
@@ -78,6 +80,10 @@ impl From<StoreError> for ScheduleError {
 }
 
 impl NewSchedule {
+    pub fn name(&self) -> &str {
+        self.id.schedule().unwrap_or_default()
+    }
+
     /// The revision of the definition: equal for equal definitions, on all instances.
     fn revision(&self) -> String {
         let json = |value: serde_json::Result<String>| value.expect("strings and integers always serialize");

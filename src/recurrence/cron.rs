@@ -79,6 +79,6 @@ impl Cron {
     }
 
     pub fn words(&self) -> String {
-        self.expression.describe()
+        self.expression.describe().trim_end_matches('.').to_owned()
     }
 }

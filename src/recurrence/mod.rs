@@ -7,7 +7,7 @@ mod tests;
 
 use std::time::Duration;
 
-use jiff::tz::TimeZone;
+use jiff::{Timestamp, Zoned, tz::TimeZone};
 use serde::{Deserialize, Serialize};
 
 use self::cron::Cron;
@@ -149,6 +149,14 @@ impl Rule {
             });
         }
         Ok(timetable)
+    }
+
+    /// The next occurrences after `now`, in the zone of the rule.
+    pub fn next_local(&self, now: u64, count: usize) -> Vec<Zoned> {
+        let Ok(timetable) = self.timetable() else { return Vec::new() };
+        let zone = self.time_zone.as_deref().map_or(Ok(TimeZone::UTC), zone).unwrap_or(TimeZone::UTC);
+        let local = |at| Some(Timestamp::from_millisecond(i64::try_from(at).ok()?).ok()?.to_zoned(zone.clone()));
+        timetable.following(now).take(count).filter_map(local).collect()
     }
 
     /// The times in words.

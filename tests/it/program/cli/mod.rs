@@ -11,6 +11,7 @@ mod ids;
 mod import;
 mod messages;
 mod pause;
+mod schedules;
 mod status;
 mod terminal;
 mod windows;
