@@ -68,13 +68,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let running_sinks = settings::check(&config).map_err(ServeError::Configuration)?;
     let listener = listen(&config.server).await?;
     let probes = listen_for_probes(&config.server).await?;
-    let home = match config.redis.topology() {
-        RedisTopology::Embedded => {
-            let home = Home::open(&config.redis.data_dir).map_err(|error| error.to_string())?;
-            Some(home.with_max_memory(config.redis.max_memory.0))
-        }
-        RedisTopology::Url(_) | RedisTopology::Sentinel(_) | RedisTopology::Cluster(_) => None,
-    };
+    let home = home(&config)?;
     let backend = Backend::new(&config.redis, home.as_ref().map(Home::url)).map_err(ServeError::Configuration)?;
     let running_sources = sources::all(&config, &backend).map_err(ServeError::Configuration)?;
     let instance = Instance::new(&config, &backend, running_sinks, running_sources, rand::random());
@@ -109,7 +103,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let janitors = janitor::run(instance.janitors, instance.store.clone(), instance.incidents.clone(), stopped.clone());
     let restorer = restorer::run(instance.partitions, instance.store.clone(), stopped.clone());
     let file = schedules::FileSchedules { schedules: config.schedules.clone(), revision: config.schedules_revision };
-    let schedules = schedules::run(file, queue.clone(), queue.registered(), stopped.clone());
+    let recurring = schedules::run(file, queue.clone(), queue.registered(), stopped.clone());
     let mover = mover::run(instance.store.clone(), instance.incidents.clone(), stopped.clone());
     let sources = sources::run(instance.running_sources, queue.clone(), instance.incidents.clone(), stopped.clone());
     let mut deliveries = tokio::spawn(async move {
@@ -118,7 +112,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
             () = asked(stopped.clone()) => return,
         }
         let work =
-            async { tokio::join!(scheduler.run(stopped.clone()), sources, janitors, restorer, mover, schedules) };
+            async { tokio::join!(scheduler.run(stopped.clone()), sources, janitors, restorer, mover, recurring) };
         tokio::select! {
             // Without routes `work` ends at once.
             _ = work => asked(stopped).await,
@@ -169,6 +163,17 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
         tracing::info!("stopped");
     }
     Ok(ended?)
+}
+
+/// The directory of the embedded Redis, if it is used.
+fn home(config: &Config) -> Result<Option<Home>, ServeError> {
+    Ok(match config.redis.topology() {
+        RedisTopology::Embedded => {
+            let home = Home::open(&config.redis.data_dir).map_err(|error| error.to_string())?;
+            Some(home.with_max_memory(config.redis.max_memory.0))
+        }
+        RedisTopology::Url(_) | RedisTopology::Sentinel(_) | RedisTopology::Cluster(_) => None,
+    })
 }
 
 fn tell_of_start(config: &Config) {

@@ -27,7 +27,7 @@ raw_object!(Preview: cron, every, time_zone, starts_at, ends_at, jitter, missed,
 pub fn parse_schedule(body: &[u8], id: MessageId, max_payload: usize, now: u64) -> Result<NewSchedule, Problem> {
     let mut faults = Faults::default();
     let fields: Option<ScheduleFields> = faults.object(json(body)?, "");
-    let new = fields.and_then(|fields| schedule(fields, id, max_payload, now, &mut faults));
+    let new = fields.and_then(|fields| schedule(&fields, id, max_payload, now, &mut faults));
     faults.end(new)
 }
 
@@ -47,7 +47,7 @@ pub fn parse_preview(body: &[u8], now: u64) -> Result<(Rule, Option<usize>), Pro
 }
 
 fn schedule(
-    fields: ScheduleFields,
+    fields: &ScheduleFields,
     id: MessageId,
     max_payload: usize,
     now: u64,
@@ -57,7 +57,7 @@ fn schedule(
     if given(fields.route).is_none() {
         faults.add("/route", "is missing: the name of a route");
     }
-    let ScheduleFields { cron, every, time_zone, starts_at, ends_at, jitter, missed, .. } = fields;
+    let ScheduleFields { cron, every, time_zone, starts_at, ends_at, jitter, missed, .. } = *fields;
     let rule = rule([cron, every, time_zone, starts_at, ends_at, jitter, missed], now, faults);
     let (payload, default_type) =
         payload(fields.payload, fields.payload_base64, max_payload, faults).unwrap_or_default();

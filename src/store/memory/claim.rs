@@ -279,13 +279,13 @@ impl MemoryPartition {
                 self.depart(&[(&id, 0)], now / 1000);
             }
             self.attempts.insert(id.clone(), (self.failures(&id), crashes));
-            if !dies {
-                self.pending.insert(&id, deadline / 1000);
-            } else {
+            if dies {
                 self.bytes = self.bytes.saturating_sub(self.size(&id));
                 let error = format!("{}: {crashes} leases expired, the last ones alone", DeadReason::Crash.as_str());
                 self.bury_at(&id, now / 1000, self.failures(&id), error);
                 dead.push(id);
+            } else {
+                self.pending.insert(&id, deadline / 1000);
             }
         }
         recovered.dead = Deaths::of(dead.iter().map(String::as_str));
