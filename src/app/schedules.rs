@@ -8,10 +8,10 @@ use tokio::{
 };
 
 use crate::{
+    message::MessageId,
     metrics,
-    queue::{NewSchedule, Queue, ScheduleError},
+    queue::{NewSchedule, Queue, QueueError, ScheduleError},
     store::{ScheduleChange, ScheduleOwner},
-    time::UnixMillis,
 };
 
 /// Interval at which lost schedules are found. Redis that was emptied is detected earlier.
@@ -19,6 +19,13 @@ const INTERVAL: Duration = Duration::from_mins(10);
 
 /// Pause after a failure of Redis.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Interval at which the metrics follow schedules that another instance sent, paused or deleted.
+const FOLLOW_INTERVAL: Duration = Duration::from_millis(FOLLOW_MILLIS);
+const FOLLOW_MILLIS: u64 = 15_000;
+
+/// Maximum number of schedules that are read in one interval: they take some milliseconds each.
+const MAX_FOLLOWED: usize = 100;
 
 /// The schedules of a file, and its revision.
 #[derive(Clone, Debug, Default)]
@@ -50,8 +57,32 @@ pub async fn run(
     };
     tokio::select! {
         () = work => {}
+        () = follow(&queue) => {}
         _ = stop.wait_for(|stop| *stop) => {}
     }
+}
+
+async fn follow(queue: &Queue) {
+    loop {
+        sleep(FOLLOW_INTERVAL).await;
+        if let Err(error) = read_overdue(queue).await {
+            // The keeper reports an outage.
+            tracing::debug!(%error, "cannot read schedules for the metrics");
+        }
+    }
+}
+
+/// Reads the schedules whose next occurrence has passed, as far as this instance knows.
+async fn read_overdue(queue: &Queue) -> Result<(), QueueError> {
+    let mut shown: Vec<(u64, String)> = metrics::schedules_shown().into_iter().map(|(name, at)| (at, name)).collect();
+    shown.sort();
+    let Some(route) = queue.routes().into_iter().next().filter(|_| !shown.is_empty()) else { return Ok(()) };
+    let overdue = queue.now(&route).await?.saturating_sub(FOLLOW_MILLIS);
+    for (_, name) in shown.iter().take_while(|(at, _)| *at < overdue).take(MAX_FOLLOWED) {
+        let Ok(id) = MessageId::of_schedule(name) else { continue };
+        metrics::schedule_next(name, queue.find_schedule(&id).await?.and_then(|one| one.sends_at()));
+    }
+    Ok(())
 }
 
 impl FileSchedules {
@@ -80,7 +111,7 @@ impl FileSchedules {
         for one in queue.schedules(&queue.routes()).await? {
             let name = one.name().to_owned();
             metrics::begin_schedule(&name);
-            metrics::schedule_next(&name, one.state.next.filter(|_| !one.state.is_paused).map(UnixMillis::get));
+            metrics::schedule_next(&name, one.sends_at());
             let ScheduleOwner::File { revision } = one.state.owner else { continue };
             if self.schedules.iter().any(|new| new.id == one.state.id) {
                 continue;

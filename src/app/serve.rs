@@ -68,13 +68,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let running_sinks = settings::check(&config).map_err(ServeError::Configuration)?;
     let listener = listen(&config.server).await?;
     let probes = listen_for_probes(&config.server).await?;
-    let home = match config.redis.topology() {
-        RedisTopology::Embedded => {
-            let home = Home::open(&config.redis.data_dir).map_err(|error| error.to_string())?;
-            Some(home.with_max_memory(config.redis.max_memory.0))
-        }
-        RedisTopology::Url(_) | RedisTopology::Sentinel(_) | RedisTopology::Cluster(_) => None,
-    };
+    let home = home(&config)?;
     let backend = Backend::new(&config.redis, home.as_ref().map(Home::url)).map_err(ServeError::Configuration)?;
     let running_sources = sources::all(&config, &backend).map_err(ServeError::Configuration)?;
     let instance = Instance::new(&config, &backend, running_sinks, running_sources, rand::random());
@@ -165,6 +159,17 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
         tracing::info!("stopped");
     }
     Ok(ended?)
+}
+
+/// The directory of the embedded Redis, if it is used.
+fn home(config: &Config) -> Result<Option<Home>, ServeError> {
+    Ok(match config.redis.topology() {
+        RedisTopology::Embedded => {
+            let home = Home::open(&config.redis.data_dir).map_err(|error| error.to_string())?;
+            Some(home.with_max_memory(config.redis.max_memory.0))
+        }
+        RedisTopology::Url(_) | RedisTopology::Sentinel(_) | RedisTopology::Cluster(_) => None,
+    })
 }
 
 fn tell_of_start(config: &Config) {

@@ -6,7 +6,11 @@
 
 mod handles;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 
@@ -296,6 +300,9 @@ pub fn queue(route: &str, gauges: QueueGauges) {
     }
 }
 
+/// The values of `SCHEDULE_NEXT`, in milliseconds.
+static SHOWN_NEXT: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
+
 /// Starts the counters of a schedule at 0.
 pub fn begin_schedule(schedule: &str) {
     for result in ["delivered", "dead", "missed"] {
@@ -323,7 +330,17 @@ pub fn schedule_missed(schedule: &str, count: u64) {
 
 /// `at`: milliseconds since the epoch; `None`: it has ended, is paused or was deleted. The page leaves out such samples.
 pub fn schedule_next(schedule: &str, at: Option<u64>) {
+    let mut shown = SHOWN_NEXT.lock().unwrap_or_else(PoisonError::into_inner);
+    match at {
+        Some(at) => shown.insert(schedule.to_owned(), at),
+        None => shown.remove(schedule),
+    };
     set_time(SCHEDULE_NEXT, schedule, at);
+}
+
+/// Schedules with a next occurrence, which this instance shows.
+pub fn schedules_shown() -> BTreeMap<String, u64> {
+    SHOWN_NEXT.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]

@@ -15,7 +15,7 @@ use crate::{
     message::{Cancellation, MessageId, NewMessage, State},
     metrics,
     store::{
-        Partition, StoreError,
+        NEVER, Partition, StoreError,
         redis::{MAX_BODIES_BYTES, PartitionStats, RedisStore},
     },
     time::{Due, MAX_DELAY_MILLIS, UnixMillis},
@@ -430,7 +430,8 @@ fn summed(
     window: impl Fn(UnixMillis) -> Option<RouteWindow>,
 ) -> RouteStats {
     let sum = |of: fn(&PartitionStats) -> u64| parts.iter().map(of).sum();
-    let next_due = parts.iter().filter_map(|part| part.next_due).min();
+    // Schedules that are paused or have ended are never due.
+    let next_due = parts.iter().filter_map(|part| part.next_due).filter(|due| due.get() < NEVER).min();
     let now = parts.iter().map(|part| part.now).max().unwrap_or(0) / 1000;
     let oldest = parts.iter().filter_map(|part| part.oldest_due).min();
     let window = window(UnixMillis::new(now).unwrap_or_default());

@@ -46,6 +46,12 @@ impl RouteSchedule {
         self.state.id.schedule().unwrap_or_default()
     }
 
+    /// When the next occurrence is sent, in milliseconds; `None`: it is paused or has ended.
+    pub fn sends_at(&self) -> Option<u64> {
+        let next = self.state.next.filter(|_| !self.state.is_paused)?;
+        Some(self.state.recurring.rule.timetable().ok()?.fires(self.name(), next.get()))
+    }
+
     /// The occurrence that is waited for or in flight, and those after `now`, in milliseconds. Of a paused schedule only
     /// the latter.
     pub fn following(&self, now: u64, count: usize) -> Vec<UnixMillis> {
@@ -165,8 +171,8 @@ impl Queue {
                 ScheduleChange::Unchanged => {}
                 _ => {
                     metrics::begin_schedule(&name);
-                    if let NextOccurrence::At { occurrence, .. } = next {
-                        metrics::schedule_next(&name, Some(occurrence.get()));
+                    if let NextOccurrence::At { at, .. } = next {
+                        metrics::schedule_next(&name, Some(at.get()));
                     }
                 }
             }

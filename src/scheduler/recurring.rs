@@ -51,7 +51,7 @@ pub fn count(id: &MessageId, end: &ClaimEnd, now: u64) {
         ClaimEnd::Bury { .. } => metrics::schedule_dead(schedule),
         ClaimEnd::Plan(plan) => {
             metrics::schedule_missed(schedule, plan.missed);
-            metrics::schedule_next(schedule, plan.occurrence.map(UnixMillis::get));
+            metrics::schedule_next(schedule, plan.occurrence.map(|_| plan.at.get()));
         }
         ClaimEnd::Retry { .. } | ClaimEnd::Release { .. } | ClaimEnd::Defer { .. } => {}
     }

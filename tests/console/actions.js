@@ -215,15 +215,55 @@ async function deadLetters(page) {
   await shows(page, "has no dead letters");
 }
 
+/** A schedule is shown, runs, is paused and resumed. */
+async function schedules(page) {
+  const state = async () => (await api("GET", "schedules/beat")).json;
+  await api("PUT", "schedules/beat", { route: ROUTE, cron: "* * * * * *", time_zone: "Europe/Berlin", payload: "beat" });
+  await api("PUT", "schedules/rare", { route: ROUTE, cron: "0 3 1 1 *", payload: "rare", missed: "skip" });
+  await view(page, "#/");
+  await page.getByRole("link", { name: "Schedules" }).click();
+  const items = page.getByRole("list", { name: "Schedules" }).getByRole("listitem");
+  await items.nth(1).waitFor();
+  assert.match(await items.nth(0).innerText(), /beat\s.*Every second, Europe\/Berlin/);
+  await page.getByLabel("Name contains").fill("ra");
+  assert.equal(await items.count(), 1);
+  await page.getByRole("link", { name: "rare" }).click();
+  const one = (name) => page.getByRole("article", { name: `Schedule ${name}` });
+  await one("rare").getByText("not sent").waitFor();
+  assert.equal(await one("rare").getByRole("list", { name: "Next occurrences" }).getByRole("listitem").count(), 5);
+  const before = Number(await stage("sink count"));
+  await view(page, "#/schedules?name=beat");
+  await one("beat").getByRole("row").filter({ hasText: /delivered\s+\d/ }).nth(2).waitFor();
+  await one("beat").getByRole("button", { name: "Pause" }).click();
+  await confirm(page, "Pause");
+  await one("beat").getByText("paused").waitFor();
+  assert.deepEqual([(await state()).paused, (await state()).following], [true, []]);
+  await eventually("the last one has arrived", async () => !(await state()).in_flight);
+  const paused = Number(await stage("sink count"));
+  assert.ok(paused >= before + 3);
+  // One that was missed is sent with the default rule, and the others are shown.
+  await new Promise((resolve) => setTimeout(resolve, 3500));
+  await one("beat").getByRole("button", { name: "Run now" }).click();
+  await confirm(page, "Run now");
+  await eventually("it runs", async () => Number(await stage("sink count")) === paused + 1);
+  await one("beat").getByRole("button", { name: "Resume" }).click();
+  await confirm(page, "Resume");
+  await one("beat").getByText(/\d missed/).waitFor();
+  await one("beat").getByRole("button", { name: "Pause" }).waitFor();
+  await api("DELETE", "schedules/beat");
+  await shows(page, "there is no schedule `beat`");
+  assert.equal(await items.count(), 1);
+}
+
 async function without(name, allowed) {
   const page = await opened(name);
   await view(page, "#/messages?route=hooks&state=flows");
   await page.getByRole("list", { name: "Flows" }).waitFor();
   assert.equal(await page.getByRole("button", { name: /^Pause/ }).count(), 0);
-  for (const address of ["#/", `#/dead?route=${ROUTE}`, `#/messages/${ROUTE}/dead-x`, `#/messages/${ROUTE}/later`]) {
+  for (const address of ["#/", "#/schedules?name=rare", `#/dead?route=${ROUTE}`, `#/messages/${ROUTE}/dead-x`, `#/messages/${ROUTE}/later`]) {
     await view(page, address);
     await page.locator(".tile, .list, .waits").first().waitFor();
-    for (const action of ["Pause", "Redrive", "Purge", "Deliver now", "Move", "Cancel"]) {
+    for (const action of ["Pause", "Redrive", "Purge", "Deliver now", "Move", "Cancel", "Run now"]) {
       const count = await page.getByRole("button", { name: action }).count();
       assert.ok(allowed.includes(action) || count === 0, `${name} sees ${action} at ${address}`);
     }
@@ -239,6 +279,7 @@ run(async () => {
   await conflict(page);
   await pauses(page);
   await flows(page);
+  await schedules(page);
   await deadLetters(page);
   await stage("sink answers 422");
   await schedule(ROUTE, { id: "dead-x", payload: 1 });

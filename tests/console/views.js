@@ -16,6 +16,7 @@ const VIEWS = {
   flows: "#/messages?route=hooks&state=flows",
   message: "#/messages/invoices/invoice-1042",
   dead: "#/dead?route=order-timeout",
+  schedules: "#/schedules?name=rotate",
   sinks: "#/sinks",
 };
 
@@ -38,6 +39,12 @@ async function fill() {
   await api("POST", "routes/stock/pause", { note: "the warehouse is being repaired until 22:00" });
   await schedule("hooks", Array.from({ length: 90 }, (_, n) => ({ id: `hook-${n}`, flow: `tenant:${n % 30}`, payload: n })));
   await api("POST", "routes/hooks/flows/tenant:7/pause", { note: "the tenant moves" });
+  await api("PUT", "schedules/rotate", { route: "invoices", every: "1s", payload: "rotate" });
+  await api("PUT", "schedules/report", {
+    route: "invoices", cron: "30 6 * * 1-5", time_zone: "America/Argentina/Buenos_Aires", payload: { kind: "daily" }, missed: { all: 10 },
+  });
+  await eventually("20 runs", async () => (await api("GET", "schedules/rotate")).json.runs.length === 20);
+  await api("POST", "schedules/rotate/pause");
   await schedule("order-timeout", { id: "sparse", delay: "20d", payload: 1 });
 }
 
@@ -67,6 +74,7 @@ const READY = {
   flows: (page) => page.getByRole("listitem").filter({ hasText: "tenant:29" }).getByText("rate 1/d").waitFor(),
   message: (page) => page.getByText("\"currency\": \"EUR\"").waitFor(),
   dead: (page) => page.getByRole("link", { name: "24 rejected", exact: true }).waitFor(),
+  schedules: (page) => page.getByRole("table", { name: "Last runs" }).getByRole("row").nth(20).waitFor(),
   sinks: (page) => page.getByRole("article", { name: "Sink warehouse" }).getByText("Connection refused").first().waitFor(),
 };
 

@@ -24,5 +24,6 @@ pub const FILES: &[(&str, &str, &str)] = &[
     ("parts.js", SCRIPT, include_str!("page/parts.js")),
     ("payload.js", SCRIPT, include_str!("page/payload.js")),
     ("preact.js", SCRIPT, include_str!("page/preact.js")),
+    ("schedules.js", SCRIPT, include_str!("page/schedules.js")),
     ("sinks.js", SCRIPT, include_str!("page/sinks.js")),
 ];

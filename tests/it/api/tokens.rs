@@ -20,7 +20,7 @@ use crate::{
 
 /// Every call of the API but the probes, with route `a` and message `x` for `{route}` and `{id}`: method, path, the right
 /// that it needs.
-const CALLS: [(&str, &str, Option<Right>); 27] = [
+const CALLS: [(&str, &str, Option<Right>); 36] = [
     ("GET", "/v1/routes/a/flows", Some(Right::Read)),
     ("GET", "/v1/routes/a/flows/f", Some(Right::Read)),
     ("PATCH", "/v1/routes/a/flows/f", Some(Right::Admin)),
@@ -47,16 +47,30 @@ const CALLS: [(&str, &str, Option<Right>); 27] = [
     ("POST", "/v1/routes/a/pause", Some(Right::Admin)),
     ("POST", "/v1/routes/a/resume", Some(Right::Admin)),
     ("POST", "/v1/routes/a/repartition", Some(Right::Admin)),
+    ("GET", "/v1/schedules", Some(Right::Read)),
+    ("POST", "/v1/schedules/preview", Some(Right::Read)),
+    ("GET", "/v1/schedules/s", Some(Right::Read)),
+    ("PUT", "/v1/schedules/s", Some(Right::Admin)),
+    ("DELETE", "/v1/schedules/s", Some(Right::Admin)),
+    ("GET", "/v1/schedules/s/next", Some(Right::Read)),
+    ("POST", "/v1/schedules/s/run", Some(Right::Admin)),
+    ("POST", "/v1/schedules/s/pause", Some(Right::Admin)),
+    ("POST", "/v1/schedules/s/resume", Some(Right::Admin)),
     ("GET", "/openapi.json", None),
 ];
 
 /// Calls that ask for no token.
 const PROBES: [(&str, &str); 2] = [("GET", "/livez"), ("GET", "/readyz")];
 
+/// The schedule `s` of the route `a`.
+const SCHEDULE: &str = r#"{"route":"a","every":"1h","payload":1}"#;
+
 /// A body that each call takes which has one.
 fn body(method: &str, path: &str) -> &'static str {
     match (method, path.rsplit('/').next()) {
         ("PATCH", _) => r#"{"delay":"2h"}"#,
+        ("PUT", _) => SCHEDULE,
+        ("POST", Some("preview")) => r#"{"every":"1h"}"#,
         ("POST", Some("messages")) => r#"{"id":"new","delay":"1h","payload":1,"on_conflict":"replace"}"#,
         ("POST", Some("raw")) => "payload",
         ("POST", Some("repartition")) => r#"{"partitions":2}"#,
@@ -87,7 +101,7 @@ fn the_table_has_every_call_of_the_description() {
     let document: Value = serde_json::from_str(include_str!("../../../src/api/openapi.json")).expect("JSON");
     let mut described = BTreeSet::new();
     for (path, item) in document["paths"].as_object().expect("paths") {
-        let path = path.replace("{route}", "a").replace("{id}", "x").replace("{flow}", "f");
+        let path = path.replace("{route}", "a").replace("{id}", "x").replace("{flow}", "f").replace("{name}", "s");
         assert!(!path.contains('{'), "the table knows no such parameter: {path}");
         let methods = item.as_object().expect("an item").keys().filter(|key| *key != "parameters");
         described.extend(methods.map(|method| (method.to_uppercase(), path.clone())));
@@ -129,6 +143,8 @@ async fn every_call_is_answered_for_the_rights_and_routes_of_the_token_and_chang
         let message = r#"{"id":"x","delay":"1h","payload":1,"on_conflict":"replace"}"#;
         let scheduled = server.request("POST", "/v1/routes/a/messages").bearer_auth("token-7-*").body(message);
         assert!(answer(scheduled).await.status < 300);
+        let set = server.request("PUT", "/v1/schedules/s").bearer_auth("token-7-*").body(SCHEDULE);
+        assert!(answer(set).await.status < 300);
     };
     prepare().await;
     for (token, rights, routes) in &tokens {
@@ -138,7 +154,8 @@ async fn every_call_is_answered_for_the_rights_and_routes_of_the_token_and_chang
             let of_route = path.starts_with("/v1/routes/");
             let before = content(&server.redis).await;
             let called = call(token, method, path).await;
-            if has_right && (!of_route || everywhere || routes.contains(&"a")) {
+            let of_schedule = path.starts_with("/v1/schedules/s");
+            if has_right && (!(of_route || of_schedule) || everywhere || routes.contains(&"a")) {
                 // The route has no flows.
                 let is_done = (200..300).contains(&called.status)
                     || (path.contains("/flows") && called.problem(404) == "no-flows");

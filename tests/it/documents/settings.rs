@@ -64,7 +64,8 @@ impl Sources {
         for name in ["redis", "server", "log"] {
             groups.push(self.group(name, &root[name], &self.defaults[name]));
         }
-        let scalars = ["shutdown_timeout", "max_sleep"].map(|name| (name.to_owned(), root[name].clone()));
+        let scalars =
+            ["shutdown_timeout", "max_sleep", "schedules_revision"].map(|name| (name.to_owned(), root[name].clone()));
         let all = Group {
             name: "instance".to_owned(),
             properties: scalars.into_iter().collect(),
@@ -72,6 +73,7 @@ impl Sources {
         };
         groups.push(all);
         groups.push(self.group("routes", &root["route_defaults"], &self.defaults["route_defaults"]));
+        groups.push(self.group("schedules", &root["schedules"]["additionalProperties"], &Value::Null));
         for kind in ["sink", "source"] {
             let defaults = format!("{kind}_defaults");
             let types = self.resolve(&root[&defaults])["properties"].as_object().expect("types");

@@ -192,8 +192,6 @@ impl Bench {
             "summary" => drop(store.summary(&partition, &Filter::default(), None).await?),
             "forecast" => drop(store.forecast(&partition, None, 60_000, 10).await?),
             "stats" => drop(store.stats(&partition).await?),
-            "pause" => assert!(store.pause(&partition, "ops", "why").await?),
-            "resume" => assert!(store.resume(&partition).await?),
             "purge all" => act_on_dead(&store, DeadAction::Purge, &all_dead(), false).await?,
             "purge some" => act_on_dead(&store, DeadAction::Purge, &some_dead(), false).await?,
             "purge no dead" => act_on_dead(&store, DeadAction::Purge, &all_dead(), true).await?,
@@ -218,7 +216,6 @@ impl Bench {
             "produce in place of a pending one" => return self.produced(message(waiting, Due::NOW, true)).await,
             "produce in place of a dead one" => return self.produced(message("dead", Due::NOW, true)).await,
             "move" | "begin to move" | "end the move" => self.change_partitions(scene).await?,
-            "fence" => store.fence(&partition).await?,
             "rights" => self.store.check_rights().await.expect("all rights"),
             "registered" => assert!(self.store.is_registered().await?),
             "register" | "repartition" => {
@@ -288,6 +285,9 @@ async fn steer(store: &RedisStore, scene: &str) -> Result<(), StoreError> {
     let partition = partition();
     match scene {
         of if of.contains("schedule") || of.contains("occurrence") => schedules::act(store, of).await?,
+        "pause" => assert!(store.pause(&partition, "ops", "why").await?),
+        "resume" => assert!(store.resume(&partition).await?),
+        "fence" => store.fence(&partition).await?,
         "deliver at once" => drop(store.reschedule(&partition, &id("failed"), None).await?),
         "list flows" => drop(store.flows(&partition, Some("a"), 1).await?),
         "look at a flow" => drop(store.flow(&partition, "a").await?),

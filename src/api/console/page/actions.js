@@ -1,6 +1,6 @@
 // The actions of an operator, each with its confirmation dialog. The token's rights decide which actions are shown.
 
-import { call, flowName, ofFlow, ofMessage, ofRoute, post } from "./api.js";
+import { call, flowName, ofFlow, ofMessage, ofRoute, ofSchedule, post } from "./api.js";
 import { ask } from "./dialog.js";
 import { instant, local, plural } from "./format.js";
 
@@ -102,6 +102,15 @@ export const pauseFlow = (route, key) =>
 
 export const resumeFlow = (route, key) =>
   simple("Resume", `Resume ${flowName(key)}`, "Due messages leave as its limits allow.", ofFlow(route, key, "/resume"), `${flowName(key)} is resumed.`);
+
+export const runSchedule = (name) =>
+  simple("Run now", `Run ${name}`, "An occurrence is sent now. The next one stays where it is.", ofSchedule(name, "/run"), `${name} runs now.`);
+
+export const pauseSchedule = (name) =>
+  simple("Pause", `Pause ${name}`, "No occurrence is sent until it is resumed.", ofSchedule(name, "/pause"), `${name} is paused.`);
+
+export const resumeSchedule = (name) =>
+  simple("Resume", `Resume ${name}`, "Occurrences that it missed are sent as its rule says.", ofSchedule(name, "/resume"), `${name} is resumed.`);
 
 export function move(route, id) {
   ask({

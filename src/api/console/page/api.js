@@ -86,6 +86,7 @@ const part = encodeURIComponent;
 export const ofRoute = (route, rest = "") => `routes/${part(route)}${rest}`;
 export const ofFlow = (route, key, rest = "") => ofRoute(route, `/flows/${part(key || "@")}${rest}`);
 export const flowName = (key) => key || "without a key";
+export const ofSchedule = (name, rest = "") => `schedules/${part(name)}${rest}`;
 export const ofMessage = (route, id, rest = "") => ofRoute(route, `/messages/${part(id)}${rest}`);
 
 /**

@@ -12,10 +12,11 @@ import { Messages } from "./messages.js";
 import { Overview } from "./overview.js";
 import { Lamp, link, Loading, Text, Trouble } from "./parts.js";
 import { html, render, useEffect, useRef, useState } from "./preact.js";
+import { Schedules } from "./schedules.js";
 import { Sinks } from "./sinks.js";
 
 /** Name in the address, title, and the part of the title that a narrow page leaves out. */
-const VIEWS = [["", "Overview"], ["ahead", "Ahead"], ["messages", "Messages"], ["dead", "Dead", " letters"], ["sinks", "Sinks", " and sources"]];
+const VIEWS = [["", "Overview"], ["ahead", "Ahead"], ["messages", "Messages"], ["dead", "Dead", " letters"], ["schedules", "Schedules"], ["sinks", "Sinks", " and sources"]];
 /** Age at which numbers are out of date, in ms. */
 const OLD = 10_000;
 const asksForToken = document.documentElement.dataset.asksForToken === "yes";
@@ -118,6 +119,7 @@ function Frame({ leave }) {
         : view[0] === "messages" && query.state === "flows" ? html`<${Flows} overview=${shown} query=${query} />`
         : view[0] === "messages" ? html`<${Messages} overview=${shown} query=${query} />`
         : view[0] === "dead" ? html`<${Dead} overview=${shown} query=${query} />`
+        : view[0] === "schedules" ? html`<${Schedules} overview=${shown} query=${query} />`
         : view[0] === "sinks" ? html`<${Sinks} overview=${shown} />`
         : html`<${Overview} overview=${shown} />`)}
     </main>

@@ -9,7 +9,9 @@ export function link(path, query = {}) {
   return `#/${path}${known.length ? `?${new URLSearchParams(known)}` : ""}`;
 }
 
-export const messagePath = (route, id) => `messages/${encodeURIComponent(route)}/${encodeURIComponent(id)}`;
+/** The message of a schedule leads to that. */
+export const messagePath = (route, id) =>
+  id.endsWith("@") ? `schedules?name=${encodeURIComponent(id.slice(0, -1))}` : `messages/${encodeURIComponent(route)}/${encodeURIComponent(id)}`;
 
 /** `state`: good, warn, bad or idle. The text says the same as the colour. */
 export const Lamp = ({ state, children }) => html`<span class="lamp ${state}"><i aria-hidden="true"></i>${children}</span>`;

@@ -33,6 +33,7 @@ pub struct Scene {
     pub redis: RedisServer,
     pub receiver: Receiver,
     pub punctual: Punctual,
+    pub configuration: String,
 }
 
 impl Scene {
@@ -54,7 +55,7 @@ impl Scene {
             receiver.url()
         );
         let punctual = Punctual::start_with(&configuration, environment).await;
-        Self { redis, receiver, punctual }
+        Self { redis, receiver, punctual, configuration }
     }
 
     pub async fn run(&self, arguments: &[&str]) -> Ended {

@@ -7,8 +7,11 @@ use serde_json::{Value, json};
 
 use super::Scene;
 use crate::{
-    program::{eventually, refusals::content},
-    support::receiver::{Behaviour, wall_clock},
+    program::{client::Client, eventually, refusals::content},
+    support::{
+        punctual::Punctual,
+        receiver::{Behaviour, wall_clock},
+    },
 };
 
 const MAX_WAIT: Duration = Duration::from_secs(20);
@@ -98,6 +101,7 @@ async fn a_schedule_is_set_shown_paused_resumed_run_and_deleted() {
     let before = scene.receiver.count();
     tokio::time::sleep(Duration::from_millis(2500)).await;
     assert_eq!(scene.receiver.count(), before);
+    assert_eq!(scene.json(&["status"]).await["routes"][0]["next_due"], Value::Null);
     // Nothing of a paused schedule is shown that has passed.
     let now = wall_clock();
     let next = times(&scene.json(&["schedules", "next", "tick", "--count", "3"]).await["next"]);
@@ -198,4 +202,21 @@ async fn mistakes_with_schedules_change_nothing() {
         scene.refused(&arguments, code, text).await;
     }
     assert_eq!(content(&scene.redis).await, before, "nothing was written");
+}
+
+#[tokio::test]
+async fn an_instance_forgets_the_time_of_a_schedule_that_another_one_deleted() {
+    let scene = Scene::start().await;
+    scene.receiver.behave(Behaviour::Hang);
+    let starts = (wall_clock() + 1000).to_string();
+    let set = ["schedules", "set", "late", "--route", "web", "--every", "1h", "--starts-at", &starts, "--payload", "x"];
+    scene.done(&set).await;
+    scene.receiver.wait_for(1, MAX_WAIT).await;
+    let other = Punctual::start(&scene.configuration).await;
+    let (client, labels) = (Client::of(&other), ["schedule=\"late\""]);
+    let shown = async || client.metrics().await.sum("punctual_schedule_next_timestamp_seconds", &labels);
+    let starts: u64 = starts.parse().expect("a number");
+    eventually("it is read", MAX_WAIT, async || (shown().await.abs_diff(starts / 1000) <= 1).then_some(())).await;
+    scene.done(&["schedules", "delete", "late", "--yes"]).await;
+    eventually("it is forgotten", Duration::from_mins(1), async || (shown().await == 0).then_some(())).await;
 }
