@@ -205,7 +205,7 @@ async fn an_operator_sets_runs_pauses_and_deletes_a_schedule() {
     assert_eq!(created.status, 201, "{}", created.json);
     assert_eq!(client.call("PUT", path, body).await.status, 200);
     let shown = client.call("GET", path, "").await.json;
-    assert_eq!((&shown["words"], &shown["managed_by"]), (&"At 03:00.".into(), &"api".into()), "{shown}");
+    assert_eq!((&shown["words"], &shown["managed_by"]), (&"At 03:00".into(), &"api".into()), "{shown}");
     assert_eq!((&shown["payload"], &shown["headers"]["X-A"]), (&json!({ "kind": "daily" }), &"b".into()));
     assert_eq!(shown["following"].as_array().map(Vec::len), Some(5));
     let next = client.call("GET", "/v1/schedules/theirs/next?count=7", "").await.json;
