@@ -72,7 +72,7 @@ async fn follow(queue: &Queue) {
     }
 }
 
-/// Reads the schedules whose next occurrence has passed, as far as this instance knows.
+/// Reads the schedules again that have a next occurrence in the past, as far as this instance knows.
 async fn read_overdue(queue: &Queue) -> Result<(), QueueError> {
     let mut shown: Vec<(u64, String)> = metrics::schedules_shown().into_iter().map(|(name, at)| (at, name)).collect();
     shown.sort();

@@ -52,7 +52,7 @@ impl RouteSchedule {
         Some(self.state.recurring.rule.timetable().ok()?.fires(self.name(), next.get()))
     }
 
-    /// The occurrence that is waited for or in flight, and those after `now`, in milliseconds. Of a paused schedule only
+    /// The occurrence that is waited for or in flight, and those after `now`, in milliseconds. A paused schedule has only
     /// the latter.
     pub fn following(&self, now: u64, count: usize) -> Vec<UnixMillis> {
         let Ok(timetable) = self.state.recurring.rule.timetable() else { return Vec::new() };

@@ -3,12 +3,11 @@
 //! A field stays raw JSON until it is read here, so numbers are never rounded, a payload is stored as it was written,
 //! and nothing is parsed recursively.
 
-use base64::{Engine, prelude::BASE64_STANDARD};
-use bytes::Bytes;
 use serde_json::value::RawValue;
 
 #[cfg(test)]
 pub use self::fields::MAX_MESSAGES;
+pub use self::payload::{JSON, TEXT};
 pub use self::schedule::{parse_preview, parse_schedule};
 pub use self::selection::{
     DeadRequest, MAX_CONTAINS, PurgeRequest, parse_dead, parse_flow_change, parse_note, parse_nothing,
@@ -17,6 +16,7 @@ pub use self::selection::{
 use self::{
     fields::{Faults, filled, given, integer, items, json, moment, read},
     headers::{headers, properties},
+    payload::payload,
 };
 use super::problem::{FieldError, Problem};
 use crate::{
@@ -28,12 +28,9 @@ use crate::{
 mod fields;
 mod headers;
 mod origin;
+mod payload;
 mod schedule;
 mod selection;
-
-/// The content type of a message without one.
-pub const TEXT: &str = "text/plain; charset=utf-8";
-pub const JSON: &str = "application/json";
 
 /// Defaults and bounds for the messages of a request.
 pub struct Rules<'a> {
@@ -142,40 +139,6 @@ fn message(item: &RawValue, rules: &Rules, faults: &mut Faults) -> Option<NewMes
         metadata,
         on_conflict: on_conflict.unwrap_or_default(),
         record: None,
-    })
-}
-
-/// The payload, with its default content type.
-fn payload(
-    payload: Option<&RawValue>,
-    payload_base64: Option<&RawValue>,
-    max: usize,
-    faults: &mut Faults,
-) -> Option<(Bytes, Option<&'static str>)> {
-    // `null` is a payload like any other.
-    let (name, raw) = match (payload, given(payload_base64)) {
-        (Some(raw), None) => ("payload", raw),
-        (None, Some(raw)) => ("payload_base64", raw),
-        _ => {
-            faults.add("", "exactly one of `payload` and `payload_base64` is needed");
-            return None;
-        }
-    };
-    faults.field(name, Some(raw), |raw, pointer| {
-        let (payload, content_type): (Bytes, _) = if name == "payload_base64" {
-            let decoded = BASE64_STANDARD.decode(read::<String>(raw, pointer)?);
-            let decoded = decoded.map_err(|error| FieldError::new(pointer, format!("not standard base64: {error}")))?;
-            (decoded.into(), None)
-        } else if raw.get().starts_with('"') {
-            (read::<String>(raw, pointer)?.into(), Some(TEXT))
-        } else {
-            (Bytes::copy_from_slice(raw.get().as_bytes()), Some(JSON))
-        };
-        if payload.len() > max {
-            let text = format!("the payload has {} bytes, at most {max}", payload.len());
-            return Err(FieldError { too_large: true, ..FieldError::new(pointer, text) });
-        }
-        Ok((payload, content_type))
     })
 }
 

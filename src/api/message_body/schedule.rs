@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 use super::{
     fields::{Faults, filled, given, integer, json, moment, read},
     headers::headers,
-    payload,
+    payload::payload,
 };
 use crate::{
     api::problem::{FieldError, Problem},

@@ -26,8 +26,7 @@ use tokio::time::Instant;
 
 pub use self::{
     flow_keys::{MemoryFlows, SHUT},
-    partition::{MemoryPartition, PartitionSettings},
-    recurring::MemorySchedule,
+    partition::{MemoryPartition, MemorySchedule, PartitionSettings},
     settle::MemoryLists,
     sorted_set::SortedSet,
 };

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::{flow_keys::MemoryFlows, recurring::MemorySchedule, sorted_set::SortedSet};
+use super::{flow_keys::MemoryFlows, sorted_set::SortedSet};
 use crate::{
     message::{Ending, FlowLimits, LogRecord, NewMessage, RouteLimits, State, StoredMessage},
+    store::ScheduleOwner,
     time::UnixMillis,
 };
 
@@ -42,6 +43,19 @@ pub struct MemoryPartition {
     pub bytes: u64,
     pub flow: MemoryFlows,
     pub schedules: BTreeMap<String, MemorySchedule>,
+}
+
+/// The definition of a schedule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemorySchedule {
+    pub revision: String,
+    pub is_paused: bool,
+    pub owner: ScheduleOwner,
+    pub flow: String,
+    /// The latest first, as in Redis.
+    pub runs: Vec<String>,
+    /// A body after its times.
+    pub tail: Bytes,
 }
 
 /// The route's settings as they apply to one partition.

@@ -2,26 +2,13 @@
 
 use bytes::Bytes;
 
-use super::partition::{MemoryPartition, PartitionSettings, TIMES_END};
+use super::partition::{MemoryPartition, MemorySchedule, PartitionSettings, TIMES_END};
 use crate::{
     message::{MessageId, codec},
     store::{NEVER, NextOccurrence, Planned, ScheduleChange, ScheduleDefinition, ScheduleOwner},
 };
 
 const MAX_RUNS: usize = 20;
-
-/// A definition, as it is stored.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemorySchedule {
-    pub revision: String,
-    pub is_paused: bool,
-    pub owner: ScheduleOwner,
-    pub flow: String,
-    /// The latest first, as in Redis.
-    pub runs: Vec<String>,
-    /// A body after its times.
-    pub tail: Bytes,
-}
 
 fn is_schedule(id: &str) -> bool {
     id.ends_with('@')
