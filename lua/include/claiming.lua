@@ -43,7 +43,7 @@ local function suspicion(tried, id)
   return crashes >= SUSPECT_CRASHES and crashes or nil
 end
 
--- What a claim tells of the crashes of a message. recover.lua makes others than schedules dead before they are of the
+-- The class of a message by its crashes, in the reply of a claim. recover.lua makes others than schedules dead before they are of the
 -- last class.
 local function crash_class(tried, id)
   local crashes = suspicion(tried, id) or 0

@@ -1,6 +1,10 @@
 //! Sets the schedules of the configuration file in Redis: at the start, when Redis lost them, and every ten minutes.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{
     sync::watch,
@@ -10,7 +14,7 @@ use tokio::{
 use crate::{
     message::MessageId,
     metrics,
-    queue::{NewSchedule, Queue, QueueError, ScheduleError},
+    queue::{NewSchedule, Queue, QueueError, RouteSchedule, ScheduleError},
     store::{ScheduleChange, ScheduleOwner},
 };
 
@@ -72,7 +76,7 @@ async fn follow(queue: &Queue) {
     }
 }
 
-/// Reads the schedules whose next occurrence has passed, as far as this instance knows.
+/// Reads the schedules again that have a next occurrence in the past, as far as this instance knows.
 async fn read_overdue(queue: &Queue) -> Result<(), QueueError> {
     let mut shown: Vec<(u64, String)> = metrics::schedules_shown().into_iter().map(|(name, at)| (at, name)).collect();
     shown.sort();
@@ -89,7 +93,18 @@ impl FileSchedules {
     /// # Errors
     /// When Redis fails.
     async fn apply(&self, queue: &Queue, is_first: bool) -> Result<(), ScheduleError> {
-        for new in &self.schedules {
+        let routes: BTreeSet<_> = self.schedules.iter().map(|new| new.route.clone()).collect();
+        let known = queue.schedules(&routes.into_iter().collect::<Vec<_>>()).await?;
+        let known: BTreeMap<_, _> = known.iter().map(|one| (&one.state.id, one)).collect();
+        let owner = ScheduleOwner::File { revision: self.revision };
+        let is_set = |new: &NewSchedule| {
+            known.get(&new.id).is_some_and(|one| {
+                let RouteSchedule { route, state } = one;
+                let is_same = *route == new.route && state.recurring.revision == new.revision();
+                is_same && state.owner == owner && !state.is_lost
+            })
+        };
+        for new in self.schedules.iter().filter(|new| !is_set(new)) {
             let name = new.id.schedule().unwrap_or_default();
             match queue.set_schedule(new.clone()).await {
                 Ok(ScheduleChange::Unchanged) => {}

@@ -36,7 +36,7 @@ pub struct ScheduleEntry {
     route: Arc<str>,
     /// Five fields, six with seconds first, or `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`. This or `every`.
     cron: Option<String>,
-    /// Interval, counted from `starts_at`, or from 1970 without it: 1s to 100years. This or `cron`.
+    /// Interval, counted from `starts_at`, otherwise from 1970: 1s to 100years. This or `cron`.
     every: Option<Period<1_000, LONGEST>>,
     /// IANA name of the time zone of `cron`. Unless set: UTC.
     time_zone: Option<String>,

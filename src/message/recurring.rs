@@ -12,7 +12,7 @@ pub const MAX_SCHEDULE_BYTES: usize = 100;
 /// Last character of the stored id of a schedule's message. Ids of users do not have it.
 const MARK: char = '@';
 
-/// What the message of a schedule has besides those of users.
+/// The part of a schedule's message that messages of users do not have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recurring {
     /// Changes with the definition.
@@ -27,7 +27,7 @@ impl MessageId {
     /// The stored id of a schedule's message.
     ///
     /// # Errors
-    /// When `name` is no name of a schedule.
+    /// When `name` is not the name of a schedule.
     pub fn of_schedule(name: &str) -> Result<Self, String> {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
         if (1..=MAX_SCHEDULE_BYTES).contains(&name.len()) && name.bytes().all(allowed) && !name.starts_with('.') {
@@ -48,7 +48,7 @@ impl MessageId {
         }
     }
 
-    /// The name of the schedule whose message has this id.
+    /// The name of the schedule, if its message has this id.
     pub fn schedule(&self) -> Option<&str> {
         self.0.strip_suffix(MARK)
     }

@@ -52,7 +52,7 @@ impl RouteSchedule {
         Some(self.state.recurring.rule.timetable().ok()?.fires(self.name(), next.get()))
     }
 
-    /// The occurrence that is waited for or in flight, and those after `now`, in milliseconds. Of a paused schedule only
+    /// The occurrence that is waited for or in flight, and those after `now`, in milliseconds. A paused schedule has only
     /// the latter.
     pub fn following(&self, now: u64, count: usize) -> Vec<UnixMillis> {
         let Ok(timetable) = self.state.recurring.rule.timetable() else { return Vec::new() };
@@ -91,7 +91,7 @@ impl NewSchedule {
     }
 
     /// The revision of the definition: equal for equal definitions, on all instances.
-    fn revision(&self) -> String {
+    pub fn revision(&self) -> String {
         let json = |value: serde_json::Result<String>| value.expect("strings and integers always serialize");
         let parts = [
             json(serde_json::to_string(&self.rule)),

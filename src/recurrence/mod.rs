@@ -26,7 +26,7 @@ const MAX_CAUGHT_UP: u16 = 1000;
 /// Occurrences between which the shortest interval of a cron expression is searched.
 const COMPARED: usize = 400;
 
-/// The missed occurrences that are sent: those that could not begin in time.
+/// The rule for occurrences that could not be sent in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Missed {

@@ -11,7 +11,7 @@ const GRACE: u64 = 10_000;
 /// Maximum number of missed occurrences of a cron expression that are counted: 10,000 take about 50 ms.
 const MAX_COUNTED: u64 = 10_000;
 
-/// The occurrence that follows.
+/// The next occurrence, and the number of missed ones before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The next occurrence. It can have passed already. `None`: the schedule has ended.
@@ -29,7 +29,7 @@ pub enum Turn {
 }
 
 impl Timetable {
-    /// What follows when all occurrences up to `after` are done.
+    /// The plan when all occurrences up to `after` are done.
     pub fn plan(&self, after: u64, now: u64) -> Plan {
         let most = match self.missed {
             Missed::Skip => 0,
@@ -41,7 +41,7 @@ impl Timetable {
         Plan { occurrence, missed: count - last.len() as u64 }
     }
 
-    /// What to do with `occurrence`, which was planned at `planned` and claimed at `now`. `planned` is 0 if it is done,
+    /// The decision about `occurrence`, which was planned at `planned` and claimed at `now`. `planned` is 0 if it is done,
     /// and what follows is not planned yet. `tried`: it was sent before.
     pub fn turn(&self, schedule: &str, occurrence: u64, planned: u64, tried: bool, now: u64) -> Turn {
         if planned == 0 {

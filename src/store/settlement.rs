@@ -50,10 +50,10 @@ pub enum ClaimEnd {
     Plan(Planned),
 }
 
-/// What follows an occurrence of a schedule.
+/// The plan of the next occurrence of a schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Planned {
-    /// Of the definition by which it was planned.
+    /// Revision of the definition by which it was planned.
     pub revision: String,
     /// `None`: the schedule has ended.
     pub occurrence: Option<UnixMillis>,

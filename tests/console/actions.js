@@ -233,7 +233,7 @@ async function schedules(page) {
   assert.equal(await one("rare").getByRole("list", { name: "Next occurrences" }).getByRole("listitem").count(), 5);
   const before = Number(await stage("sink count"));
   await view(page, "#/schedules?name=beat");
-  await one("beat").getByRole("row").filter({ hasText: /delivered\s+\d/ }).nth(2).waitFor();
+  await one("beat").getByRole("row").filter({ hasText: /delivered\s*\d/ }).nth(2).waitFor();
   await one("beat").getByRole("button", { name: "Pause" }).click();
   await confirm(page, "Pause");
   await one("beat").getByText("paused").waitFor();

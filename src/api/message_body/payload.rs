@@ -1,4 +1,4 @@
-//! The payload of a message, from its JSON.
+//! The payload of a message or schedule.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;

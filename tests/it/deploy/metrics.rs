@@ -36,7 +36,7 @@ fn labels(page: &str) -> BTreeMap<String, BTreeSet<String>> {
     found
 }
 
-/// An instance with a sink and a source of each kind.
+/// An instance with a sink and a source of each kind, and a schedule.
 pub struct Scene {
     redis: RedisServer,
     receiver: Receiver,
@@ -64,7 +64,7 @@ impl Scene {
         );
         let mut configured =
             "routes:\n  web: { sink: hook, retry: { max_attempts: 2, initial: 10ms }, dead: { max_count: 10 }, limits: { messages: 1000, bytes: 1GiB } }\n\
-                          \x20 list: { sink: jobs }\n  amqp: { sink: queue }\n"
+                          \x20 list: { sink: jobs }\n  amqp: { sink: queue }\n  times: { sink: jobs }\n"
                 .to_owned();
         let mut sources = format!(
             "sources:\n  set: {{ type: sorted_set, key: theirs, route: web }}\n  go: {{ type: delayqueue, name: q, route: web }}\n\
@@ -85,7 +85,8 @@ impl Scene {
             routes.push("events");
         }
         let redis_url = format!("redis: {{ url: '{}' }}\n", redis.url());
-        let punctual = Punctual::start(&[&*redis_url, &sinks, &configured, &sources].concat()).await;
+        let recurring = "schedules: { yearly: { route: times, cron: '@yearly', payload: x } }\n";
+        let punctual = Punctual::start(&[&*redis_url, &sinks, &configured, &sources, recurring].concat()).await;
         let client = Client::of(&punctual);
         Self { redis, receiver, punctual, client, routes }
     }
