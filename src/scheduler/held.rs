@@ -23,7 +23,7 @@ pub struct Held {
     pub occurrence: Option<HeldOccurrence>,
 }
 
-/// What the dead letter of an occurrence is made of.
+/// The parts of an occurrence's dead letter.
 pub struct HeldOccurrence {
     /// The stored body of the schedule's message.
     pub body: Bytes,

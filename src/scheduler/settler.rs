@@ -52,7 +52,7 @@ pub struct Settler {
 struct Item {
     lease: Lease,
     lease_ends: Instant,
-    /// Of the message of a schedule, until its dead letter is stored.
+    /// Set for the message of a schedule, until its dead letter is stored.
     occurrence: Option<HeldOccurrence>,
     /// The id of that dead letter.
     buried_as: Option<MessageId>,

@@ -108,7 +108,7 @@ pub struct Death {
 }
 
 impl Death {
-    /// Of a message that could not be read.
+    /// The death of a message that could not be read.
     pub const INVALID: Self = Self { reason: DeadReason::Invalid, failures: 0 };
 }
 
