@@ -120,7 +120,7 @@ def flow(found):
         for mark in (10 ** power for power in range(-2, 8)):
             if lowest <= mark <= highest:
                 yield line(LEFT, y_of(mark), WIDTH - RIGHT, y_of(mark))
-                yield text(LEFT - 10, y_of(mark) + 4, f"{mark:g}{unit}", "end")
+                yield text(LEFT - 10, y_of(mark) + 4, f"{mark:,g}{unit}", "end")
         for points, colour in lines:
             path = " ".join(f"{x_of(second):.1f},{y_of(value):.1f}" for second, value in enumerate(points))
             yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
@@ -129,7 +129,7 @@ def flow(found):
     # All of them leave in the first seconds.
     while plain and not plain[-1]:
         plain = plain[:-1]
-    parts = [*legend([(BASELINE, "without"), (PUNCTUAL, "with `flow`")]),
+    parts = [*legend([(BASELINE, "without"), (PUNCTUAL, "with flow")]),
              *panel(upper, "the big tenant, messages per second", "", [(plain, BASELINE), (big, PUNCTUAL)]),
              *panel(lower, "the others, p99 late", " ms", [(plain_late, BASELINE), (late, PUNCTUAL)])]
     for second in range(0, seconds + 1, 10):

@@ -4,7 +4,7 @@
 #   benches/run.sh [--quick] [--out DIRECTORY] [ROW...]
 #
 # Rows: limits schedule drain cluster http kafka rabbitmq flow lateness burst economy memory idle; all of them without names.
-# --quick has fewer and shorter rounds: less than five minutes once all is built. Servers are private and stopped at the
+# --quick has fewer and shorter rounds: about eight minutes once all is built. Servers are private and stopped at the
 # end. DIRECTORY (target/bench/results by default) gets raw.jsonl with one line for each measurement, versions.txt,
 # table.md and the charts.
 set -euo pipefail

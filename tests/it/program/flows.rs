@@ -312,10 +312,13 @@ async fn many_ordered_flows_keep_their_order_while_instances_are_killed_in_turn(
     let (server, attempts) = endpoint(Duration::from_millis(2), answer);
     let flow = json!({ "key": "{header:tenant}", "ordered": true });
     let mut group = Instances::start(configuration(&redis, &server, &flow), instances).await;
+    let client = group.client();
+    client.call("POST", "/v1/routes/hooks/pause", "").await;
     for tenant in 0..keys {
-        schedule(&group.client(), &format!("t{tenant}"), each).await;
+        schedule(&client, &format!("t{tenant}"), each).await;
     }
     let began = Instant::now();
+    client.call("POST", "/v1/routes/hooks/resume", "").await;
     let all = (0..keys).flat_map(|tenant| (0..each).map(move |n| (tenant, n)));
     let (refused, expected): (Vec<_>, Vec<_>) = all.partition(|(tenant, n)| is_refused(*tenant, *n));
     let patience = seconds(60, 500);
