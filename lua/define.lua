@@ -70,6 +70,9 @@ if what == 'set' then
     local keeps = next_due == 'keep' and waits
     if not keeps then
       due, at, score = tonumber(next_due) or now, tonumber(next_due) and now or 0, tonumber(score) or now
+      -- An occurrence that was sent since the caller looked at the clock is not sent again.
+      local last = tonumber(string.match(one.runs, '[dx](%d+)%+'))
+      if last and due <= last then due, at, score = last, 0, now end
     end
     local body = planned(one, due, at)
     put(steps, { 'HSET', messages, id, body }, { old })

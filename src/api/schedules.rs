@@ -166,7 +166,9 @@ impl From<ScheduleError> for Problem {
             ScheduleError::Rule(error) => Self::invalid(vec![FieldError::new(format!("/{}", error.field), error.text)]),
             ScheduleError::Unknown(_) => Self::new(StatusCode::NOT_FOUND, "unknown-schedule", text),
             ScheduleError::Managed(_) | ScheduleError::Older(_) => Self::new(StatusCode::CONFLICT, "managed", text),
+            ScheduleError::OtherRoute(..) => Self::new(StatusCode::CONFLICT, "other-route", text),
             ScheduleError::Conflict(_) => Self::new(StatusCode::CONFLICT, "conflict", text),
+            ScheduleError::Moving(_) => Self::unavailable(text),
         }
     }
 }

@@ -109,21 +109,27 @@ impl FileSchedules {
             match queue.set_schedule(new.clone()).await {
                 Ok(ScheduleChange::Unchanged) => {}
                 Ok(change) => tracing::info!(schedule = name, route = &*new.route, ?change, "set by the file"),
-                Err(error @ ScheduleError::Queue(_)) => return Err(error),
+                Err(error @ (ScheduleError::Queue(_) | ScheduleError::Moving(_))) => return Err(error),
                 Err(ScheduleError::Older(_)) if !is_first => {}
                 Err(error) => tracing::warn!(schedule = name, %error, "the schedule of the file is not set"),
             }
         }
-        if is_first {
-            self.tidy(queue).await?;
+        let all = queue.schedules(&queue.routes()).await?;
+        for one in &all {
+            match queue.restore_schedule(one).await {
+                Ok(false) => {}
+                Ok(true) => tracing::warn!(schedule = one.name(), "its message was lost: it is set again"),
+                Err(error @ (ScheduleError::Queue(_) | ScheduleError::Moving(_))) => return Err(error),
+                Err(error) => tracing::warn!(schedule = one.name(), %error, "its message was lost"),
+            }
         }
-        Ok(())
+        if is_first { self.tidy(queue, &all).await } else { Ok(()) }
     }
 
     /// Deletes schedules of files with a lower revision that are not in this one, and begins the metrics of all.
-    async fn tidy(&self, queue: &Queue) -> Result<(), ScheduleError> {
+    async fn tidy(&self, queue: &Queue, all: &[RouteSchedule]) -> Result<(), ScheduleError> {
         let owner = ScheduleOwner::File { revision: self.revision };
-        for one in queue.schedules(&queue.routes()).await? {
+        for one in all {
             let name = one.name().to_owned();
             metrics::begin_schedule(&name);
             metrics::schedule_next(&name, one.sends_at());

@@ -77,6 +77,10 @@ pub enum ScheduleError {
     Older(String),
     #[error("the schedule `{0}` is changed again and again by others")]
     Conflict(String),
+    #[error("the schedule `{0}` is of the route `{1}`, which cannot be changed: delete it first")]
+    OtherRoute(String, String),
+    #[error("the schedule `{0}` cannot be moved to another partition while its occurrence is in flight: try again")]
+    Moving(String),
 }
 
 impl From<StoreError> for ScheduleError {
@@ -128,8 +132,9 @@ impl Queue {
     pub async fn schedules(&self, routes: &[Arc<str>]) -> Result<Vec<RouteSchedule>, QueueError> {
         let mut all = Vec::new();
         for route in routes {
-            for (partition, _) in &self.route(route)?.partitions {
-                let states = self.store.schedules(partition).await?;
+            let partitions = self.route(route)?.partitions.iter().map(|(partition, _)| partition.clone());
+            for partition in partitions.chain(self.store.former_partitions(route)) {
+                let states = self.store.schedules(&partition).await?;
                 all.extend(states.into_iter().map(|state| RouteSchedule { route: route.clone(), state }));
             }
         }
@@ -137,7 +142,8 @@ impl Queue {
         Ok(all)
     }
 
-    /// Sets a schedule. One of the same name on another route is deleted. An equal one stays as it is.
+    /// Sets a schedule. One of the same name on another route is deleted, if both are of a file. An equal one stays as
+    /// it is.
     ///
     /// # Errors
     /// `Rule` and `Managed`: nothing was changed.
@@ -157,6 +163,10 @@ impl Queue {
             let timetable = if is_same_rule { new.rule.timetable() } else { new.rule.check(now) };
             let timetable = timetable.map_err(ScheduleError::Rule)?;
             if let Some(other) = known.as_ref().filter(|known| known.route != new.route) {
+                // A file is applied again after a failure in between; a caller might not come back.
+                if new.owner == ScheduleOwner::Api {
+                    return Err(ScheduleError::OtherRoute(name, other.route.to_string()));
+                }
                 self.delete(other, new.owner).await?;
             }
             let next = match same {
@@ -168,6 +178,7 @@ impl Queue {
                 ScheduleChange::Conflict => continue,
                 ScheduleChange::Managed => return Err(ScheduleError::Managed(name)),
                 ScheduleChange::Older => return Err(ScheduleError::Older(name)),
+                ScheduleChange::Moving => return Err(ScheduleError::Moving(name)),
                 ScheduleChange::Unchanged => {}
                 _ => {
                     metrics::begin_schedule(&name);
@@ -179,6 +190,18 @@ impl Queue {
             return Ok(change);
         }
         Err(ScheduleError::Conflict(name))
+    }
+
+    /// Sets a schedule again that lost its message, because keys were edited. Returns whether it did.
+    pub async fn restore_schedule(&self, one: &RouteSchedule) -> Result<bool, ScheduleError> {
+        let RouteSchedule { route, state } = one;
+        if !state.is_lost {
+            return Ok(false);
+        }
+        let ScheduleState { id, owner, recurring, metadata, payload, .. } = state.clone();
+        let (route, rule, expires_after) = (route.clone(), recurring.rule, recurring.expires_after);
+        let new = NewSchedule { id, route, owner, rule, expires_after, metadata, payload };
+        Ok(self.set_schedule(new).await? == ScheduleChange::Changed)
     }
 
     async fn define(
@@ -208,6 +231,7 @@ impl Queue {
         match change {
             ScheduleChange::Managed => Err(ScheduleError::Managed(name)),
             ScheduleChange::Older => Err(ScheduleError::Older(name)),
+            ScheduleChange::Moving => Err(ScheduleError::Moving(name)),
             change => {
                 metrics::schedule_next(&name, None);
                 Ok(change)
@@ -237,6 +261,7 @@ impl Queue {
         let call = || self.store.pause_schedule(partition, id, pause);
         match self.registry.when_open(call).await.map_err(QueueError::from)? {
             ScheduleChange::Absent => Err(ScheduleError::Unknown(one.name().to_owned())),
+            ScheduleChange::Moving => Err(ScheduleError::Moving(one.name().to_owned())),
             change => Ok((one, change == ScheduleChange::Changed)),
         }
     }

@@ -49,6 +49,8 @@ pub enum ScheduleChange {
     Managed,
     /// The definition is of a file with a higher revision.
     Older,
+    /// Its occurrence is in flight in a former partition, from which messages are moved: nothing changed.
+    Moving,
     /// It has another revision than the one that was to be replaced.
     Conflict,
 }

@@ -130,6 +130,12 @@ impl MemoryPartition {
                     NextOccurrence::Kept => (now, 0, Some(now)),
                     NextOccurrence::At { occurrence, at } => (occurrence.get(), now, Some(at.get())),
                 };
+                // The last occurrence that was sent.
+                let sent =
+                    one.runs.iter().filter_map(|run| run.strip_prefix(['d', 'x'])?.split_once('+')?.0.parse().ok());
+                if let Some(last) = sent.take(1).find(|last| due <= *last) {
+                    (due, planned, score) = (last, 0, Some(now));
+                }
                 score = score.map(|score| if one.is_paused { NEVER } else { score });
             }
             let before = if waits.is_some() { self.size(id) } else { 0 };

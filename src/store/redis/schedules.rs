@@ -79,7 +79,9 @@ impl RedisStore {
         owner: ScheduleOwner,
         arguments: &[&[u8]],
     ) -> Result<ScheduleChange, StoreError> {
-        self.pull(partition, iter::once(id)).await?;
+        if !self.pull(partition, iter::once(id)).await?.is_empty() {
+            return Ok(ScheduleChange::Moving);
+        }
         let keys = self.keys(partition)?;
         let route = self.route(&partition.route)?;
         let all =
@@ -112,8 +114,10 @@ impl RedisStore {
         partition: &Partition,
         id: &MessageId,
     ) -> Result<Option<ScheduleState>, StoreError> {
-        self.pull(partition, iter::once(id)).await?;
-        let (states, _) = self.read_schedules(partition, &["one", id.as_str()]).await?;
+        let is_moving = !self.pull(partition, iter::once(id)).await?.is_empty();
+        let all = if is_moving { self.former_partitions(&partition.route) } else { Vec::new() };
+        let former = all.iter().find(|one| one.among(one.count, id) == **one);
+        let (states, _) = self.read_schedules(former.unwrap_or(partition), &["one", id.as_str()]).await?;
         Ok(states.into_iter().next())
     }
 

@@ -232,6 +232,7 @@ async fn an_operator_sets_runs_pauses_and_deletes_a_schedule() {
 
     for (method, path, body, status) in [
         ("PUT", "/v1/schedules/ours", body, 409),
+        ("PUT", path, r#"{"route":"listed","cron":"0 3 * * *","payload":1}"#, 409),
         ("DELETE", "/v1/schedules/ours", "", 409),
         ("PUT", "/v1/schedules/a%20b", body, 400),
         ("GET", "/v1/schedules/none", "", 404),
@@ -265,6 +266,26 @@ async fn an_operator_sets_runs_pauses_and_deletes_a_schedule() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_schedule_that_lost_its_message_is_set_again_at_the_next_start() {
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    let mut punctual = Punctual::start(&configuration(&redis, &receiver, &json!({})).to_string()).await;
+    let client = Client::of(&punctual);
+    let body = r#"{"route":"listed","every":"1s","payload":"x"}"#;
+    assert_eq!(client.call("PUT", "/v1/schedules/lost", body).await.status, 201);
+    punctual.terminate().await;
+    let mut connection = redis.connection().await;
+    let tag = "{punctual:listed:0/1}";
+    let () = redis::cmd("DEL").arg(format!("{tag}:pending")).query_async(&mut connection).await.expect("deleted");
+    let () = redis::cmd("DEL").arg(format!("{tag}:messages")).query_async(&mut connection).await.expect("deleted");
+    punctual.restart().await;
+    eventually("an occurrence", MAX_WAIT, async || {
+        let length: u64 = redis::cmd("LLEN").arg("done").query_async(&mut connection.clone()).await.expect("a list");
+        (length >= 2).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_dead_occurrence_is_a_dead_letter_of_its_own_and_blocks_nothing() {
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     receiver.behave(Behaviour::Status(500));
@@ -292,6 +313,35 @@ async fn a_dead_occurrence_is_a_dead_letter_of_its_own_and_blocks_nothing() {
     // The next ones come as well.
     let count = receiver.count();
     receiver.wait_for(count + 2, MAX_WAIT).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_route_moves_its_schedules_while_their_occurrences_are_in_flight() {
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    receiver.behave(Behaviour::Delay(Duration::from_millis(400)));
+    let file = |partitions: u16| {
+        let mut text = configuration(&redis, &receiver, &every_second(6));
+        text["routes"]["hooks"]["partitions"] = partitions.into();
+        text.to_string()
+    };
+    let mut before = Punctual::start(&file(1)).await;
+    receiver.wait_for(9, MAX_WAIT).await;
+    // Both run for a moment: what is in flight at the old one stays in its partition until it ends.
+    let after = Punctual::start(&file(4)).await;
+    let client = Client::of(&after);
+    sleep(Duration::from_secs(1)).await;
+    before.terminate().await;
+    eventually("the move", MAX_WAIT, async || client.stats("hooks").await["moving"].is_null().then_some(())).await;
+    let count = receiver.count();
+    receiver.wait_for(count + 12, MAX_WAIT).await;
+    let found = times(&receiver.requests());
+    assert_eq!(found.len(), 6);
+    for (name, times) in &found {
+        let distinct: BTreeSet<_> = times.iter().collect();
+        assert_eq!((distinct.len(), holes(times, 1000)), (times.len(), Vec::new()), "{name}: {times:?}");
+    }
+    let stats = client.stats("hooks").await;
+    assert_eq!(stats["pending"].as_u64().unwrap() + stats["unack"].as_u64().unwrap(), 6, "{stats}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
