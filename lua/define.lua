@@ -76,7 +76,7 @@ if what == 'set' then
     end
     local body = planned(one, due, at)
     put(steps, { 'HSET', messages, id, body }, { old })
-    grow(steps, bytes, #body - (waits and #old or 0))
+    grow(steps, bytes, #body - (waits and #(old or '') or 0))
     -- It was deleted before, or lost its body.
     revive(steps, remembered, { id })
     drop(steps, errors, { id })
@@ -96,7 +96,7 @@ elseif what == 'delete' then
   if not is_busy then
     leave()
     if flow then forget(steps, flow, { id }, redis.call('HMGET', flow.flows, id)) end
-    if waits then grow(steps, bytes, -#old) end
+    if waits then grow(steps, bytes, -#(old or '')) end
     delete(steps, attempts, errors, messages, { id })
   end
 else

@@ -70,6 +70,16 @@ local function settle(id, how, place, value)
   counted[n], failures[n], old[n] = id, failed, value
 end
 
+-- The run and the plan of an occurrence (recurring.lua), by its end and the place of its arguments.
+local function run_of(how, place)
+  if how ~= 'plan' then return ended(how == 'ack' and 'd' or 'x', now) end
+  local missed = ARGV[place + 3]
+  return missed ~= '0' and function() return string.format('m%.0f+%s', now, missed) end
+end
+local function plan_at(place)
+  return { revision = ARGV[place], due = tonumber(ARGV[place + 1]), score = tonumber(ARGV[place + 2]) }
+end
+
 local at, done = 5, 0
 while at < #ARGV do
   local token, number, size, how = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), ARGV[at + 3]
@@ -86,7 +96,7 @@ while at < #ARGV do
       moved[done] = id
       if not all then moves[#moves + 1], tokens[#tokens + 1] = id, token end
       if how == 'plan' or (is_schedule(id) and (how == 'ack' or how == 'bury')) then
-        occurrences[#occurrences + 1] = { id, how, place }
+        occurrences[#occurrences + 1] = { id, run_of(how, place), how == 'plan' and plan_at(place) or nil }
         unsent[id] = how == 'plan'
       elseif how == 'ack' then
         completed[#completed + 1] = id
@@ -127,25 +137,9 @@ insert(steps, dues)
 insert(steps, deaths)
 count(steps, attempts, counted, failures, old)
 if #named > 0 then put(steps, texts, redis.call('HMGET', errors, unpack(named))) end
-local again, again_flows = {}, {}
 local keys = { pending = pending, messages = messages, attempts = attempts, errors = errors, schedules = schedules }
-for _, one in ipairs(occurrences) do
-  local id, how, place = unpack(one)
-  local run, plan = ended(how == 'ack' and 'd' or 'x', now), nil
-  if how == 'plan' then
-    local revision, due, score, missed = unpack(ARGV, place, place + 3)
-    plan = { revision = revision, due = tonumber(due), score = tonumber(score) }
-    run = missed ~= '0' and function() return string.format('m%.0f+%s', now, missed) end
-  end
-  local score, size, name = recur(steps, keys, id, now, run, plan)
-  if score then
-    again[#again + 1], again_flows[#again_flows + 1] = id, name
-    left = left - size
-    earliest_due = math.min(earliest_due, score)
-  else
-    completed[#completed + 1] = id
-  end
-end
+local again, again_flows, again_bytes, again_at = recur_each(steps, keys, occurrences, now, completed)
+earliest_due, left = math.min(earliest_due, again_at), left - again_bytes
 grow(steps, bytes, -left)
 local is_open = false
 if flow and done > 0 then

@@ -54,21 +54,14 @@ for n = BEFORE_LISTS + 1, BEFORE_LISTS + lists do
   write(steps, pushes[n], { { 'LTRIM', KEYS[n], 0, -(#pushes[n] - 1) } })
 end
 local is_open = false
-local again, again_flows, earliest_due = {}, {}, math.huge
+local again, again_flows = {}, {}
 if #occurrences > 0 then
   local now = math.floor(clock() / 1000)
   local keys = { pending = pending, messages = messages, attempts = attempts, errors = errors, schedules = schedules }
-  for _, id in ipairs(occurrences) do
-    local score, size, name = recur(steps, keys, id, now, ended('d', now))
-    if score then
-      again[#again + 1], again_flows[#again_flows + 1] = id, name
-      left = left - size
-      earliest_due = math.min(earliest_due, score)
-    else
-      completed[#completed + 1] = id
-    end
-  end
-  is_open = earliest_due < (head(pending) or math.huge)
+  for i, id in ipairs(occurrences) do occurrences[i] = { id, ended('d', now) } end
+  local again_bytes, earliest
+  again, again_flows, again_bytes, earliest = recur_each(steps, keys, occurrences, now, completed)
+  left, is_open = left - again_bytes, earliest < (head(pending) or math.huge)
 end
 grow(steps, bytes, -left)
 if flow and done > 0 then

@@ -56,8 +56,8 @@ local function pass(flow, settings, ids, now)
   return { of = of, names = names, slots = slots, new_slots = new_slots }
 end
 
--- Adds the steps for messages that `pass` let leave, except those that move them from `pending` to `unack`. `ids`: those
--- of them that have a body; `places`: their places among those that `pass` got.
+-- Adds the steps for the messages that leave, except the moves from `pending` to `unack`. `ids`: messages with a body.
+-- `places`: their places in the ids of `pass`; nil if every message has a body.
 local function end_pass(steps, flow, passed, ids, places)
   local flights, n = { 'ZADD', flow.flights }, 2
   for i, id in ipairs(ids) do

@@ -79,3 +79,20 @@ local function recur(steps, keys, id, now, run, plan)
   insert(steps, { 'ZADD', keys.pending, whole(score), id })
   return score, #body, one.flow
 end
+
+-- Adds the steps of `recur` for each of `occurrences`, { id, run, plan }. Returns the ids and flows of the schedules, the
+-- bytes of their bodies, and the lowest score. The ids of schedules that were deleted are added to `completed`.
+local function recur_each(steps, keys, occurrences, now, completed)
+  local ids, flows, bytes, earliest = {}, {}, 0, math.huge
+  for _, one in ipairs(occurrences) do
+    local id, run, plan = unpack(one, 1, 3)
+    local score, size, name = recur(steps, keys, id, now, run, plan)
+    if score then
+      ids[#ids + 1], flows[#flows + 1] = id, name
+      bytes, earliest = bytes + size, math.min(earliest, score)
+    else
+      completed[#completed + 1] = id
+    end
+  end
+  return ids, flows, bytes, earliest
+end

@@ -24,7 +24,7 @@ use crate::{
     message::MessageId,
     queue::{RouteSchedule, ScheduleError},
     recurrence::{Missed, Rule},
-    store::{RunResult, ScheduleChange, ScheduleOwner, ScheduleState},
+    store::{RunResult, ScheduleChange, ScheduleOwner, ScheduleState, ScheduleStatus},
     time::UnixMillis,
 };
 
@@ -292,6 +292,9 @@ pub async fn run(
     let one = find(&api, &caller.grant, &name).await?;
     caller.grant.admit(1)?;
     let (one, scheduled) = api.queue.run_schedule(&one.state.id, VIA).await?;
+    if let ScheduleStatus::Over(limit) = scheduled.status {
+        return Err(Problem::over(limit));
+    }
     caller.record("run_schedule", &one.route, &Of::Schedule(&name), 1);
     Ok((StatusCode::ACCEPTED, Json(json!({ "id": scheduled.id.as_str(), "route": one.route }))).into_response())
 }

@@ -1,10 +1,6 @@
 //! Sets the schedules of the configuration file in Redis: at the start, when Redis lost them, and every ten minutes.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::{
     sync::watch,
@@ -15,7 +11,7 @@ use crate::{
     message::MessageId,
     metrics,
     queue::{NewSchedule, Queue, QueueError, RouteSchedule, ScheduleError},
-    store::{ScheduleChange, ScheduleOwner},
+    store::{ScheduleChange, ScheduleOwner, StoreError},
 };
 
 /// Interval at which lost schedules are found. Redis that was emptied is detected earlier.
@@ -90,13 +86,31 @@ async fn read_overdue(queue: &Queue) -> Result<(), QueueError> {
     Ok(())
 }
 
+/// Whether the same call can succeed soon.
+fn is_outage(error: &ScheduleError) -> bool {
+    let unavailable = |error: &QueueError| matches!(error, QueueError::Store(StoreError::Unavailable { .. }));
+    matches!(error, ScheduleError::Moving(_)) || matches!(error, ScheduleError::Queue(error) if unavailable(error))
+}
+
+/// The schedules of all routes. One route with keys of another type does not hide the others.
+async fn read_all(queue: &Queue) -> Result<Vec<RouteSchedule>, ScheduleError> {
+    let mut all = Vec::new();
+    for route in queue.routes() {
+        match queue.schedules(std::slice::from_ref(&route)).await.map_err(ScheduleError::from) {
+            Ok(some) => all.extend(some),
+            Err(error) if is_outage(&error) => return Err(error),
+            Err(error) => tracing::warn!(%route, %error, "its schedules cannot be read"),
+        }
+    }
+    Ok(all)
+}
+
 impl FileSchedules {
     /// # Errors
-    /// When Redis fails.
+    /// When Redis is unavailable, or a schedule is being moved: to be repeated.
     async fn apply(&self, queue: &Queue, is_first: bool) -> Result<(), ScheduleError> {
-        let routes: BTreeSet<_> = self.schedules.iter().map(|new| new.route.clone()).collect();
-        let known = queue.schedules(&routes.into_iter().collect::<Vec<_>>()).await?;
-        let known: BTreeMap<_, _> = known.iter().map(|one| (&one.state.id, one)).collect();
+        let all = read_all(queue).await?;
+        let known: BTreeMap<_, _> = all.iter().map(|one| (&one.state.id, one)).collect();
         let owner = ScheduleOwner::File { revision: self.revision };
         let is_set = |new: &NewSchedule| {
             known.get(&new.id).is_some_and(|one| {
@@ -110,17 +124,16 @@ impl FileSchedules {
             match queue.set_schedule(new.clone()).await {
                 Ok(ScheduleChange::Unchanged) => {}
                 Ok(change) => tracing::info!(schedule = name, route = &*new.route, ?change, "set by the file"),
-                Err(error @ (ScheduleError::Queue(_) | ScheduleError::Moving(_))) => return Err(error),
+                Err(error) if is_outage(&error) => return Err(error),
                 Err(ScheduleError::Older(_)) if !is_first => {}
                 Err(error) => tracing::warn!(schedule = name, %error, "the schedule of the file is not set"),
             }
         }
-        let all = queue.schedules(&queue.routes()).await?;
         for one in &all {
             match queue.restore_schedule(one).await {
                 Ok(false) => {}
                 Ok(true) => tracing::warn!(schedule = one.name(), "its message was lost: it is set again"),
-                Err(error @ (ScheduleError::Queue(_) | ScheduleError::Moving(_))) => return Err(error),
+                Err(error) if is_outage(&error) => return Err(error),
                 Err(error) => tracing::warn!(schedule = one.name(), %error, "its message was lost"),
             }
         }
@@ -139,8 +152,11 @@ impl FileSchedules {
                 continue;
             }
             if revision < self.revision {
-                queue.delete_schedule(&one.state.id, owner).await?;
-                tracing::info!(schedule = name, "deleted: it is no longer in the file");
+                match queue.delete_schedule(&one.state.id, owner).await {
+                    Ok(_) => tracing::info!(schedule = name, "deleted: it is no longer in the file"),
+                    Err(error) if is_outage(&error) => return Err(error),
+                    Err(error) => tracing::warn!(schedule = name, %error, "the schedule is not deleted"),
+                }
             } else {
                 tracing::warn!(
                     schedule = name,

@@ -125,6 +125,11 @@ pub fn decode(body: &Bytes) -> Result<StoredMessage, DecodeError> {
     Ok(StoredMessage { due, accepted, metadata, payload })
 }
 
+/// The time of acceptance in a body, in milliseconds; `None` for a body that is too short.
+pub fn accepted(body: &[u8]) -> Option<u64> {
+    body.get(9..TIMES_END)?.try_into().ok().map(u64::from_be_bytes)
+}
+
 /// Metadata and payload of version 1.
 fn first(mut rest: Bytes) -> Option<(Metadata, Bytes)> {
     let length = rest.try_get_u32().ok()? as usize;

@@ -3,8 +3,11 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{MessageId, Metadata, Origin, StoredMessage};
-use crate::{recurrence::Rule, time::UnixMillis};
+use super::{MessageId, Metadata, NewMessage, OnConflict, Origin, StoredMessage};
+use crate::{
+    recurrence::Rule,
+    time::{Due, UnixMillis},
+};
 
 /// Maximum length of the name of a schedule, in bytes: the id of a dead letter adds 14 or more.
 pub const MAX_SCHEDULE_BYTES: usize = 100;
@@ -73,6 +76,13 @@ impl OccurrenceMessage {
     pub fn of(schedule: &str, message: &StoredMessage) -> Option<Self> {
         let id = MessageId::parse(&format!("{schedule}~{}", message.due.get())).ok()?;
         Some(Self { id, metadata: as_occurrence(schedule, message), payload: message.payload.clone() })
+    }
+}
+
+/// Due now, if it is scheduled.
+impl From<OccurrenceMessage> for NewMessage {
+    fn from(OccurrenceMessage { id, metadata, payload }: OccurrenceMessage) -> Self {
+        Self { id, due: Due::NOW, payload, metadata, on_conflict: OnConflict::Keep, record: None }
     }
 }
 

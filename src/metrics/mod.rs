@@ -6,13 +6,10 @@
 
 mod handles;
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use parking_lot::Mutex;
 
 pub use self::handles::{RouteMetrics, SinkMetrics, SourceMetrics};
 use crate::message::DeadReason;
@@ -314,10 +311,10 @@ fn schedule_runs(schedule: &str, result: &'static str, count: u64) {
     counter!(SCHEDULE_RUNS, "schedule" => schedule.to_owned(), "result" => result).increment(count);
 }
 
-/// `at`: milliseconds since the epoch.
-pub fn schedule_delivered(schedule: &str, at: u64) {
+/// At this moment.
+pub fn schedule_delivered(schedule: &str) {
     schedule_runs(schedule, "delivered", 1);
-    set_time(SCHEDULE_DELIVERED, schedule, Some(at));
+    set_time(SCHEDULE_DELIVERED, schedule, u64::try_from(jiff::Timestamp::now().as_millisecond()).ok());
 }
 
 pub fn schedule_dead(schedule: &str) {
@@ -330,7 +327,7 @@ pub fn schedule_missed(schedule: &str, count: u64) {
 
 /// `at`: milliseconds since the epoch; `None`: it has ended, is paused or was deleted. The page leaves out such samples.
 pub fn schedule_next(schedule: &str, at: Option<u64>) {
-    let mut shown = SHOWN_NEXT.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut shown = SHOWN_NEXT.lock();
     match at {
         Some(at) => shown.insert(schedule.to_owned(), at),
         None => shown.remove(schedule),
@@ -340,7 +337,7 @@ pub fn schedule_next(schedule: &str, at: Option<u64>) {
 
 /// Schedules with a next occurrence, which this instance shows.
 pub fn schedules_shown() -> BTreeMap<String, u64> {
-    SHOWN_NEXT.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    SHOWN_NEXT.lock().clone()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]

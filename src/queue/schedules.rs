@@ -7,14 +7,14 @@ use futures::future::try_join_all;
 
 use super::{Queue, QueueError};
 use crate::{
-    message::{MessageId, Metadata, NewMessage, OccurrenceMessage, OnConflict, Recurring, StoredMessage, digest},
+    message::{MessageId, Metadata, OccurrenceMessage, Recurring, StoredMessage, digest},
     metrics,
     recurrence::{Rule, RuleError, Timetable},
     store::{
         NextOccurrence, Partition, ScheduleChange, ScheduleDefinition, ScheduleOwner, ScheduleState, Scheduled,
         StoreError,
     },
-    time::{Due, UnixMillis},
+    time::UnixMillis,
 };
 
 /// Attempts to set a schedule that others change at the same time.
@@ -266,7 +266,7 @@ impl Queue {
         }
     }
 
-    /// Sends an occurrence now. The next one stays where it is.
+    /// Sends an occurrence now. The next one stays where it is. The limits of the route apply.
     ///
     /// # Errors
     /// `Unknown` if there is none.
@@ -275,13 +275,11 @@ impl Queue {
         let now = UnixMillis::new(self.now(&one.route).await?).unwrap_or_default();
         let RouteSchedule { state: ScheduleState { metadata, payload, recurring, .. }, .. } = &one;
         let message = StoredMessage { due: now, accepted: now, metadata: metadata.clone(), payload: payload.clone() };
-        let Some(OccurrenceMessage { id, mut metadata, payload }) = OccurrenceMessage::of(one.name(), &message) else {
+        let Some(mut run) = OccurrenceMessage::of(one.name(), &message) else {
             return Err(ScheduleError::Unknown(one.name().to_owned()));
         };
-        metadata.expires_at = recurring.expires_after.map(|after| now.get().saturating_add(after));
-        let on_conflict = OnConflict::Keep;
-        let message = NewMessage { id, due: Due::NOW, payload, metadata, on_conflict, record: None };
-        let scheduled = self.schedule(&one.route, via, vec![message]).await?.swap_remove(0);
+        run.metadata.expires_at = recurring.expires_after.map(|after| now.get().saturating_add(after));
+        let scheduled = self.schedule(&one.route, via, vec![run.into()]).await?.swap_remove(0);
         Ok((one, scheduled))
     }
 

@@ -12,7 +12,7 @@ use super::{
     attempt::{Attempt, Batch, read},
     crowd::CrowdShare,
     held::Held,
-    recurring::occurrence,
+    recurring::{occurrence, readable_later},
     route::Target,
 };
 use crate::{
@@ -73,7 +73,7 @@ impl Batch {
         if latest_end > held.lease_ends {
             return Err(held.given_back());
         }
-        let message = read(&self.route, &self.clock, &claimed.body)?;
+        let message = read(&self.route, &self.clock, &claimed.body).map_err(|end| readable_later(&claimed, end))?;
         let message = occurrence(&claimed, message, self.clock.at(Instant::now()) / 1000)?;
         if let Some(flow_wait) = &self.route.metrics.flow_wait {
             flow_wait.record(claimed.waited.as_secs_f64());

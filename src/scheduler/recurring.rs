@@ -1,12 +1,17 @@
 //! The occurrences of schedules: the message of a schedule is claimed, and one of its occurrences is sent.
 
+use std::time::Duration;
+
 use crate::{
     message::{DeadReason, MessageId, OccurrenceMessage, StoredMessage, as_occurrence, codec},
     metrics,
     recurrence::{Plan, Timetable, Turn},
-    store::{ClaimEnd, Claimed, Planned},
+    store::{ClaimEnd, Claimed, Planned, Sent},
     time::UnixMillis,
 };
+
+/// How long a schedule waits with a definition that cannot be read: as long as a message of a later release.
+const UNREADABLE_PAUSE: Duration = Duration::from_secs(2);
 
 /// Makes the claimed message of a schedule its occurrence. Any other message stays as it is. `now`: milliseconds.
 ///
@@ -14,9 +19,12 @@ use crate::{
 /// How the claim ends if no occurrence is sent now.
 pub fn occurrence(claimed: &Claimed, message: StoredMessage, now: u64) -> Result<StoredMessage, ClaimEnd> {
     let Some(schedule) = claimed.id.schedule() else { return Ok(message) };
-    let unreadable = |error: String| ClaimEnd::Bury { reason: DeadReason::Undecodable, error };
-    let Some(recurring) = &message.metadata.recurring else { return Err(unreadable("its rule is missing".into())) };
-    let timetable = recurring.rule.timetable().map_err(|error| unreadable(error.text))?;
+    let unreadable = |error: &str| {
+        let end = ClaimEnd::Bury { reason: DeadReason::Undecodable, error: error.to_owned() };
+        readable_later(claimed, end)
+    };
+    let Some(recurring) = &message.metadata.recurring else { return Err(unreadable("its rule is missing")) };
+    let timetable = recurring.rule.timetable().map_err(|error| unreadable(&error.text))?;
     let (due, planned) = (message.due.get(), message.accepted.get());
     match timetable.turn(schedule, due, planned, claimed.tried, now) {
         Turn::Plan(plan) => Err(ClaimEnd::Plan(planned_end(schedule, &timetable, &recurring.revision, plan))),
@@ -32,6 +40,13 @@ pub fn occurrence(claimed: &Claimed, message: StoredMessage, now: u64) -> Result
     }
 }
 
+/// The end of a claim of a message that cannot be read. The end of an occurrence writes the message of a schedule anew
+/// from its definition. If that cannot be read either, an instance of another release might: the claim is deferred.
+pub fn readable_later(claimed: &Claimed, end: ClaimEnd) -> ClaimEnd {
+    let is_anew = claimed.id.schedule().is_some() && codec::accepted(&claimed.body) == Some(0);
+    if is_anew { ClaimEnd::Defer { pause: UNREADABLE_PAUSE, sent: Sent::No } } else { end }
+}
+
 fn planned_end(schedule: &str, timetable: &Timetable, revision: &str, plan: Plan) -> Planned {
     let occurrence = plan.occurrence.and_then(UnixMillis::new);
     let at = occurrence.and_then(|occurrence| UnixMillis::new(timetable.fires(schedule, occurrence.get())));
@@ -43,11 +58,11 @@ pub fn dead_occurrence(id: &MessageId, body: &bytes::Bytes) -> Option<Occurrence
     OccurrenceMessage::of(id.schedule()?, &codec::decode(body).ok()?)
 }
 
-/// Counts the end of a claim of this id, if it is the message of a schedule. `now`: milliseconds.
-pub fn count(id: &MessageId, end: &ClaimEnd, now: u64) {
+/// Counts the end of a claim of this id, if it is the message of a schedule.
+pub fn count(id: &MessageId, end: &ClaimEnd) {
     let Some(schedule) = id.schedule() else { return };
     match end {
-        ClaimEnd::Ack => metrics::schedule_delivered(schedule, now),
+        ClaimEnd::Ack => metrics::schedule_delivered(schedule),
         ClaimEnd::Bury { .. } => metrics::schedule_dead(schedule),
         ClaimEnd::Plan(plan) => {
             metrics::schedule_missed(schedule, plan.missed);

@@ -239,14 +239,12 @@ impl SettleTask {
 
     fn count(&self, settled: &[Item], verdicts: &[Settled]) {
         let metrics = &self.route.metrics;
-        let now = jiff::Timestamp::now().as_millisecond();
-        let now = u64::try_from(now).unwrap_or(0);
         for (Item { lease, lease_ends, end, repeated, buried_as, .. }, verdict) in settled.iter().zip(verdicts) {
             if !took_effect(*verdict, *lease_ends, *repeated) {
                 metrics.stale(end.name(), 1);
                 continue;
             }
-            recurring::count(&lease.id, end, now);
+            recurring::count(&lease.id, end);
             match end {
                 ClaimEnd::Plan(_) => {}
                 ClaimEnd::Ack => metrics.delivered.increment(1),

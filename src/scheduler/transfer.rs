@@ -109,7 +109,7 @@ impl Batch {
             };
             if took_effect(settled, attempt.held.lease_ends, repeated) {
                 self.route.metrics.delivered.increment(1);
-                recurring::count(&attempt.held.lease.id, &ClaimEnd::Ack, self.clock.at(Instant::now()) / 1000);
+                recurring::count(&attempt.held.lease.id, &ClaimEnd::Ack);
                 done.push(attempt.observe(self, sent, &Outcome::Confirmed, None, 0.0, false).0.permits);
             } else {
                 self.route.metrics.stale("transfer", 1);

@@ -115,8 +115,8 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Vec<Settled>, StoreError> {
         self.settle(partition, settlements).await
     }
-    /// Stores an occurrence that died as a dead letter of its own, unless its id is live. `partition`: any of its route,
-    /// of the present number.
+    /// Stores an occurrence that died as a dead letter of its own, unless its id is live. `partition`: any partition of its
+    /// route.
     async fn bury_occurrence(
         &self,
         partition: &Partition,

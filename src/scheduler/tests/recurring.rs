@@ -132,3 +132,18 @@ async fn after_an_outage_the_last_occurrence_is_sent_and_the_others_are_counted(
     assert_eq!(missed, (ended.first().unwrap() - first) / EVERY);
     instance.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_definition_that_cannot_be_read_causes_no_busy_loop() {
+    let store = TestStore::new(1);
+    let sink = FakeSink::good(&store);
+    set(&store, Missed::Last);
+    store.damage_schedule(&partition("r"), "tick@");
+    let instance = Instance::of_one(&store, &sink);
+    sleep(MINUTE).await;
+    let calls = store.all_calls();
+    assert!(calls < 200, "{calls} calls in a minute");
+    assert!(sink.taken().is_empty());
+    store.check();
+    instance.stop().await;
+}

@@ -129,6 +129,18 @@ impl TestStore {
         });
     }
 
+    /// Makes the definition of a schedule and its message unreadable.
+    pub fn damage_schedule(&self, partition: &Partition, id: &str) {
+        self.memory.update(partition, |rows, _| {
+            let bad = Bytes::from_static(b"\xff");
+            let body = rows.bodies.get_mut(id).expect("a body");
+            rows.bytes -= body.len() as u64;
+            *body = [&body[..17], &bad].concat().into();
+            rows.bytes += body.len() as u64;
+            rows.schedules.get_mut(id).expect("a definition").tail = bad;
+        });
+    }
+
     pub fn delete_schedule(&self, partition: &Partition, id: &MessageId) {
         let (owner, settings) = (ScheduleOwner::Api, PartitionSettings::default());
         self.memory.update(partition, |rows, now| rows.delete_schedule(id, owner, now, settings));

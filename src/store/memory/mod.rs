@@ -5,6 +5,7 @@
 mod claim;
 mod definition;
 mod flow;
+mod flow_checks;
 mod flow_keys;
 mod partition;
 mod recurring;
@@ -36,10 +37,7 @@ use super::{
     Claim, ClaimRequest, CutLeases, Death, Partition, Recovered, Settled, Settlement, Store, StoreError, Transfer,
     Transferred, WakeSignal,
 };
-use crate::{
-    message::{NewMessage, OccurrenceMessage, OnConflict},
-    time::{Due, ServerClock},
-};
+use crate::{message::OccurrenceMessage, time::ServerClock};
 
 /// Start of the clock, in microseconds since the epoch: November 2023.
 const EPOCH: u64 = 1_700_000_000_000_000;
@@ -167,10 +165,8 @@ impl Store for MemoryStore {
         death: Death,
         error: &str,
     ) -> Result<(), StoreError> {
-        let OccurrenceMessage { id, metadata, payload } = occurrence.clone();
-        let partition = partition.among(partition.count, &id);
-        let (due, on_conflict) = (Due::NOW, OnConflict::Keep);
-        let message = NewMessage { id, due, payload, metadata, on_conflict, record: None };
+        let partition = partition.among(partition.count, &occurrence.id);
+        let message = occurrence.clone().into();
         self.update(&partition, |rows, now| rows.bury(death, &[(message, error.to_owned())], now, self.settings));
         Ok(())
     }

@@ -19,12 +19,12 @@ use super::{
     script::{self, Call},
 };
 use crate::{
-    message::{NewMessage, OccurrenceMessage, OnConflict},
+    message::OccurrenceMessage,
     store::{
         Claim, ClaimEnd, ClaimRequest, Claimed, CutLeases, Death, NEVER, Partition, Planned, Recovered, Sent, Settled,
         Settlement, Store, StoreError, Suspects, Token, Transfer, Transferred,
     },
-    time::{Due, MAX_DELAY_MILLIS, ServerClock, UnixMillis},
+    time::{MAX_DELAY_MILLIS, ServerClock, UnixMillis},
 };
 
 /// Bodies that a claim reads at once: with the default maximum payload, as much as a reply can hold.
@@ -107,10 +107,8 @@ impl Store for RedisStore {
         death: Death,
         error: &str,
     ) -> Result<(), StoreError> {
-        let OccurrenceMessage { id, metadata, payload } = occurrence.clone();
-        let partition = partition.among(partition.count, &id);
-        let (due, on_conflict) = (Due::NOW, OnConflict::Keep);
-        let message = NewMessage { id, due, payload, metadata, on_conflict, record: None };
+        let partition = partition.among(partition.count, &occurrence.id);
+        let message = occurrence.clone().into();
         self.bury(&partition, death, &[(message, error.to_owned())]).await.map(drop)
     }
 

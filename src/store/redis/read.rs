@@ -6,7 +6,7 @@ use redis::Value;
 use super::{MAX_BATCH, MAX_BODIES_BYTES, RedisStore, dead::filtered, reply::Reply, script, unless_closed};
 use crate::{
     message::{Ended, Ending, MessageId, State, codec},
-    store::{Filter, Found, NEVER, PARKED, Partition, Pause, Snapshot, StoreError},
+    store::{Filter, Found, PARKED, Partition, Pause, Snapshot, StoreError},
     time::UnixMillis,
 };
 
@@ -174,8 +174,7 @@ impl RedisStore {
             due: reply.integer()?,
             unack: reply.integer()?,
             dead: reply.integer()?,
-            // A schedule that is paused or has ended is never due.
-            next_due: reply.optional()?.filter(|due| *due < NEVER).and_then(UnixMillis::new),
+            next_due: reply.optional()?.and_then(UnixMillis::new),
             bytes: reply.integer()?,
             retrying: reply.integer()?,
             oldest_due: reply.optional()?.and_then(UnixMillis::new),

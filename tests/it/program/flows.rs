@@ -148,11 +148,11 @@ impl Instances {
     }
 
     /// Kills one of them after each `pause` until `is_done`.
-    async fn kill_until(&mut self, pause: Duration, patience: Duration, mut is_done: impl FnMut() -> bool) {
-        let deadline = Instant::now() + patience;
+    async fn kill_until(&mut self, pause: Duration, limit: Duration, mut is_done: impl FnMut() -> bool) {
+        let deadline = Instant::now() + limit;
         let mut next = Instant::now() + pause;
         while !is_done() {
-            assert!(Instant::now() < deadline, "not done after {patience:?}");
+            assert!(Instant::now() < deadline, "not done after {limit:?}");
             if Instant::now() >= next {
                 self.kill_one().await;
                 next = Instant::now() + pause;
@@ -321,9 +321,9 @@ async fn many_ordered_flows_keep_their_order_while_instances_are_killed_in_turn(
     client.call("POST", "/v1/routes/hooks/resume", "").await;
     let all = (0..keys).flat_map(|tenant| (0..each).map(move |n| (tenant, n)));
     let (refused, expected): (Vec<_>, Vec<_>) = all.partition(|(tenant, n)| is_refused(*tenant, *n));
-    let patience = seconds(60, 500);
+    let limit = seconds(60, 500);
     let enough = expected.len();
-    group.kill_until(Duration::from_millis(pause), patience, || attempts.confirmed() >= enough).await;
+    group.kill_until(Duration::from_millis(pause), limit, || attempts.confirmed() >= enough).await;
     let stats = group.client().drained("hooks", MAX_WAIT).await;
     let took = began.elapsed();
     assert_eq!(stats["dead"], refused.len(), "{stats}");
@@ -374,8 +374,8 @@ async fn a_flow_never_has_more_in_flight_than_it_may_while_instances_are_killed_
         schedule(&group.client(), &format!("t{tenant}"), each).await;
     }
     let began = Instant::now();
-    let patience = seconds(60, 560);
-    group.kill_until(Duration::from_millis(pause), patience, || attempts.confirmed() >= keys * each).await;
+    let limit = seconds(60, 560);
+    group.kill_until(Duration::from_millis(pause), limit, || attempts.confirmed() >= keys * each).await;
     group.client().drained("hooks", MAX_WAIT).await;
     let took = began.elapsed();
     let all = attempts.all();
@@ -443,7 +443,7 @@ async fn an_operator_sees_and_steers_each_flow() {
     eventually("three arrived", MAX_WAIT, async || (attempts.confirmed() == 3).then_some(())).await;
     client.call("PATCH", "/v1/routes/hooks/flows/big", r#"{"rate":null}"#).await;
 
-    // An endpoint asks for patience: its flow waits, others do not.
+    // An endpoint asks a flow to wait: others do not.
     let sent = Instant::now();
     schedule(&client, "asked", 1).await;
     schedule(&client, "other", 1).await;

@@ -345,6 +345,19 @@ async fn a_route_moves_its_schedules_while_their_occurrences_are_in_flight() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_run_beyond_a_limit_of_the_route_is_refused() {
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    let schedules = json!({ "ours": { "route": "listed", "cron": "@yearly", "payload": "x" } });
+    let mut text = configuration(&redis, &receiver, &schedules);
+    text["routes"]["listed"]["limits"] = json!({ "messages": 1 });
+    let punctual = Punctual::start(&text.to_string()).await;
+    let client = Client::of(&punctual);
+    eventually("the schedule", MAX_WAIT, async || (client.stats("listed").await["pending"] == 1).then_some(())).await;
+    let refused = client.call("POST", "/v1/schedules/ours/run", "").await;
+    assert_eq!(refused.status, 429, "{}", refused.json);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_list_gets_each_occurrence_once() {
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     let schedules = json!({ "tick": { "route": "listed", "every": "1s", "payload": "x", "missed": { "all": 1000 } } });

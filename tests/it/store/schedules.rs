@@ -14,7 +14,9 @@ use punctual::{
 };
 
 use super::{
+    bench::Bench,
     content::{FAR_AHEAD, HELD_UNTIL, LONG_AGO},
+    rows::key,
     scene::{LISTS, partition},
 };
 
@@ -117,4 +119,17 @@ async fn end(store: &RedisStore, partition: &Partition) -> Result<(), StoreError
     ];
     let settlement = |(name, end)| Settlement { lease: lease(name), end };
     store.settle(partition, &ends.map(settlement)).await.map(drop)
+}
+
+#[tokio::test]
+async fn a_schedule_without_its_body_is_changed_and_deleted() {
+    let mut bench = Bench::start().await;
+    for scene in ["change a schedule", "delete a schedule", "change a schedule, flows"] {
+        bench.set(scene).await;
+        let messages = key(&partition(), "messages");
+        redis::cmd("HDEL").arg(&[&*messages, "tick@"]).exec_async(&mut bench.raw).await.expect("deleted");
+        bench.act(scene).await.unwrap_or_else(|error| panic!("{scene}: {error}"));
+        let rows = bench.rows(&partition()).await;
+        assert_eq!(rows.bodies.contains_key("tick@"), scene.starts_with("change"), "{scene}");
+    }
 }
