@@ -1,5 +1,10 @@
 //! Times on the clock of Redis, and their forms in requests.
 
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
 use jiff::{
     SignedDuration,
     civil::DateTime,
@@ -55,6 +60,32 @@ impl Serialize for UnixMillis {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.to_rfc3339())
     }
+}
+
+/// The time by which the development clock is ahead of this machine's clock, in microseconds; 0 in `serve`.
+static AHEAD: AtomicU64 = AtomicU64::new(0);
+
+/// Sets the time by which the development clock is ahead, in microseconds.
+pub fn set_ahead(micros: u64) {
+    AHEAD.store(micros, Ordering::Relaxed);
+}
+
+/// The time by which the development clock is ahead, in microseconds.
+pub fn ahead() -> u64 {
+    AHEAD.load(Ordering::Relaxed)
+}
+
+/// The clock of this machine, in `punctual dev` the development clock: for times that are signed, shown, or part of an
+/// id. Due times are on the clock of Redis.
+#[expect(clippy::disallowed_methods, reason = "the only reading of this clock")]
+pub fn wall_clock() -> SystemTime {
+    SystemTime::now() + Duration::from_micros(ahead())
+}
+
+/// `wall_clock` in milliseconds since the epoch.
+pub fn wall_millis() -> UnixMillis {
+    let since = wall_clock().duration_since(UNIX_EPOCH).unwrap_or_default();
+    UnixMillis(u64::try_from(since.as_millis()).map_or(MAX_MILLIS, |millis| millis.min(MAX_MILLIS)))
 }
 
 /// The due time of a message, in the producer's form.

@@ -27,6 +27,11 @@ pub fn shown(page: &str, grant: &Grant) -> Value {
     json!({ "lateness_bounds_seconds": BUCKETS, "routes": routes })
 }
 
+/// Messages that were delivered and attempts that failed, of all routes.
+pub fn total(page: &str) -> (u64, u64) {
+    by_route(page).values().fold((0, 0), |sum, route| (sum.0 + route.delivered, sum.1 + route.failed))
+}
+
 fn by_route(page: &str) -> BTreeMap<&str, Activity> {
     let mut routes: BTreeMap<&str, Activity> = BTreeMap::new();
     for (name, labels, value) in page.lines().filter_map(series) {

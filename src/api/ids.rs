@@ -5,15 +5,15 @@ use std::{sync::Arc, time::SystemTime};
 use rand::Rng;
 use ulid::Ulid;
 
-use crate::message::MessageId;
+use crate::{message::MessageId, time::wall_clock};
 
 /// Returns a new, unique id.
 pub type NewId = Arc<dyn Fn() -> MessageId + Send + Sync>;
 
 /// ULIDs: 48 bits of this machine's clock, which only sort them, and 80 random bits.
 pub fn ulids() -> NewId {
-    #[expect(clippy::disallowed_methods, reason = "an id's time only sorts ids; due times stay on Redis' clock")]
-    Arc::new(|| ulid(SystemTime::now(), &mut rand::rng()))
+    #[expect(clippy::disallowed_methods, reason = "the generator of the process")]
+    Arc::new(|| ulid(wall_clock(), &mut rand::rng()))
 }
 
 fn ulid(now: SystemTime, rng: &mut impl Rng) -> MessageId {

@@ -14,6 +14,7 @@ mod bulk;
 mod connections;
 mod console;
 mod deadline;
+mod development;
 mod flows;
 mod forecast;
 #[cfg(test)]
@@ -56,6 +57,7 @@ use axum::{
 use self::auth::Access;
 pub use self::{
     connections::ConnectionLimits,
+    development::{Development, router as development_router},
     ids::{NewId, ulids},
     listener::Listener,
     message_body::{JSON, TEXT},
@@ -74,7 +76,10 @@ use crate::{
 
 /// The router of the API, for `serve`.
 pub fn router(api: impl Into<Arc<Api>>) -> Router {
-    let api = api.into();
+    router_with(api.into(), console::Variant::Production)
+}
+
+fn router_with(api: Arc<Api>, variant: console::Variant) -> Router {
     let mut router = Router::new();
     for Endpoint { path, access, query, handler, .. } in endpoints() {
         let authorise = from_fn_with_state((Arc::clone(&api.guard), access), auth::authorise);
@@ -82,7 +87,7 @@ pub fn router(api: impl Into<Arc<Api>>) -> Router {
         router = router.route(path, handler.route_layer(check_query).route_layer(authorise));
     }
     if api.has_console {
-        router = console::routes(router, api.guard.asks());
+        router = console::routes(router, api.guard.asks(), variant);
     }
     router
         .layer(from_fn_with_state(Arc::clone(&api.guard), auth::authenticate))

@@ -3,20 +3,24 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::{FutureExt, future::join_all};
+use tokio::sync::Mutex;
 
 use super::{
     backend::Backend, clock::RedisClock, janitor::Janitor, reachability::Reachability, schedules::FileSchedules,
     sinks::RunningSink, sources::RunningSource, upkeep::Upkeep, waiting::Waiting,
 };
 use crate::{
-    api::{BreakerState, DownDomain, Failing, FailingSinks, SinkStatus, SinkStatuses, SourceStatuses, Statuses, VIA},
+    api::{
+        Api, BreakerState, Development, DownDomain, Failing, FailingSinks, SinkStatus, SinkStatuses, SourceStatuses,
+        Statuses, VIA,
+    },
     config::{Config, RouteConfig},
     incidents::Incidents,
     message::MAX_METADATA_BYTES,
     metrics,
     queue::Queue,
     scheduler::{self, Policy, RouteSetup, Scheduler},
-    sink::Delivery,
+    sink::{Delivery, inbox::Inbox},
     store::{
         Partition, Store,
         redis::{RedisStore, RouteSettings, WakeListener},
@@ -169,6 +173,23 @@ impl Instance {
     /// The data of GET /v1/sinks and GET /v1/sources. Each waits at most for `max_wait`.
     pub fn statuses(&self, max_wait: Duration) -> Statuses {
         Statuses { sinks: self.sinks(max_wait), failing: self.failing(), sources: self.sources(max_wait) }
+    }
+
+    /// The parts that the development clock moves.
+    pub fn development(&self, api: Arc<Api>, inbox: Arc<Inbox>) -> Arc<Development> {
+        let breakers: Vec<_> = self.running_sinks.values().map(|sink| sink.breaker().clone()).collect();
+        let (queue, file) = (self.queue.clone(), self.upkeep.file.clone());
+        Arc::new(Development {
+            api,
+            store: self.store.clone(),
+            inbox,
+            in_flight: Box::new(move || breakers.iter().map(|breaker| breaker.status().in_flight).sum()),
+            set_schedules: Box::new(move || {
+                let (queue, file) = (queue.clone(), file.clone());
+                async move { file.apply(&queue, true).await.map_err(|error| error.to_string()) }.boxed()
+            }),
+            turn: Mutex::default(),
+        })
     }
 
     fn failing(&self) -> FailingSinks {

@@ -12,6 +12,7 @@ use crate::{
     metrics,
     queue::{NewSchedule, Queue, QueueError, RouteSchedule, ScheduleError},
     store::{ScheduleChange, ScheduleOwner, StoreError},
+    time::wall_millis,
 };
 
 /// Interval at which lost schedules are found. Redis that was emptied is detected earlier.
@@ -77,8 +78,7 @@ async fn read_overdue(queue: &Queue) -> Result<(), QueueError> {
     let mut shown: Vec<(u64, String)> = metrics::schedules_shown().into_iter().map(|(name, at)| (at, name)).collect();
     shown.sort();
     // The clock of this host: asking Redis would cost every idle instance a call.
-    let now = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0);
-    let overdue = now.saturating_sub(FOLLOW_MILLIS);
+    let overdue = wall_millis().get().saturating_sub(FOLLOW_MILLIS);
     for (_, name) in shown.iter().take_while(|(at, _)| *at < overdue).take(MAX_FOLLOWED) {
         let Ok(id) = MessageId::of_schedule(name) else { continue };
         metrics::schedule_next(name, queue.find_schedule(&id).await?.and_then(|one| one.sends_at()));
@@ -108,7 +108,7 @@ async fn read_all(queue: &Queue) -> Result<Vec<RouteSchedule>, ScheduleError> {
 impl FileSchedules {
     /// # Errors
     /// When Redis is unavailable, or a schedule is being moved: to be repeated.
-    async fn apply(&self, queue: &Queue, is_first: bool) -> Result<(), ScheduleError> {
+    pub async fn apply(&self, queue: &Queue, is_first: bool) -> Result<(), ScheduleError> {
         let all = read_all(queue).await?;
         let known: BTreeMap<_, _> = all.iter().map(|one| (&one.state.id, one)).collect();
         let owner = ScheduleOwner::File { revision: self.revision };

@@ -29,6 +29,8 @@ use crate::{
     api::{self, Api, ConnectionLimits, MetricsPage},
     config::{Config, RedisTopology},
     metrics,
+    sink::inbox::Inbox,
+    store::redis::use_development_clock,
 };
 
 /// Interval at which the exporter aggregates its samples. Samples that are not aggregated yet take memory.
@@ -62,6 +64,19 @@ impl From<String> for ServeError {
 /// # Errors
 /// The reason.
 pub async fn serve(config: Config) -> Result<(), ServeError> {
+    run(config, None).await
+}
+
+/// Like `serve`, with a development clock and an inbox. To be called before Redis is used in this process.
+///
+/// # Errors
+/// The reason.
+pub async fn serve_in_development(config: Config, inbox: Arc<Inbox>) -> Result<(), ServeError> {
+    use_development_clock();
+    run(config, Some(inbox)).await
+}
+
+async fn run(config: Config, inbox: Option<Arc<Inbox>>) -> Result<(), ServeError> {
     let mut stop = Stop::listen()?;
     let recorder = install_recorder()?;
     open_files::raise_limit();
@@ -78,7 +93,11 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let page = MetricsPage::new(instance.queue.clone(), recorder, statuses.sources.clone());
     let api = Arc::new(Api::new(instance.queue.clone(), &config.server, statuses, page, api::ulids()));
     let limits = ConnectionLimits::of_process(config.server.max_connections_per_address);
-    let calls = api::serve(listener, api::router(api.clone()), limits, asked(stopped.clone()));
+    let router = inbox.map_or_else(
+        || api::router(api.clone()),
+        |inbox| api::development_router(instance.development(api.clone(), inbox)),
+    );
+    let calls = api::serve(listener, router, limits, asked(stopped.clone()));
     let probes = probes
         .map(|probes| api::serve(probes, api::probes(api), ConnectionLimits::of_probes(), asked(stopped.clone())));
     let mut server = tokio::spawn(async {

@@ -35,13 +35,27 @@ impl Global {
         self.read().map_err(|errors| Failure::Configuration(errors.to_string()))
     }
 
+    /// The configuration of an instance for tests, with its Redis in `data_dir`. `default_file` is read if none is given.
+    pub fn load_for_development(&self, data_dir: PathBuf, default_file: PathBuf) -> Result<Config, Failure> {
+        let mut sources = self.sources();
+        sources.development = Some(data_dir);
+        if sources.files.is_empty() {
+            sources.files.push(default_file);
+        }
+        config::load(&sources, &connector::registry()).map_err(|errors| Failure::Configuration(errors.to_string()))
+    }
+
     pub fn read(&self) -> Result<Config, ConfigErrors> {
+        config::load(&self.sources(), &connector::registry())
+    }
+
+    fn sources(&self) -> Sources {
         let redis_url = match (&self.redis_url, &self.redis_url_file) {
             (Some(url), _) => Some(RedisUrlOption::Text(url.clone())),
             (None, Some(file)) => Some(RedisUrlOption::File(file.clone())),
             (None, None) => None,
         };
-        config::load(&Sources::of_process(self.config.clone(), redis_url), &connector::registry())
+        Sources::of_process(self.config.clone(), redis_url)
     }
 
     /// The address of the configured instance. Other settings may be wrong or missing.

@@ -7,6 +7,8 @@ mod client;
 mod dead;
 #[cfg(feature = "http")]
 mod demo;
+#[cfg(feature = "http")]
+mod dev;
 mod failure;
 mod flows;
 mod global;
@@ -91,6 +93,9 @@ enum Command {
     /// Run a demonstration: a private Redis, a receiver, ten messages
     #[cfg(feature = "http")]
     Demo(demo::DemoArguments),
+    /// Run an instance for tests: a private Redis, a clock that can be advanced, an inbox in place of sinks
+    #[cfg(feature = "http")]
+    Dev(dev::DevArguments),
     /// Print a Lua script for producers
     Lua(print::LuaArguments),
     /// Print completions for a shell
@@ -163,6 +168,8 @@ async fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Health(operator) => health::run(global, &operator.api, &operator.own).await,
         #[cfg(feature = "http")]
         Command::Demo(arguments) => demo::run(arguments).await,
+        #[cfg(feature = "http")]
+        Command::Dev(arguments) => dev::run(global, arguments).await,
         Command::Lua(arguments) => print::lua(&arguments),
         Command::Completions(arguments) => print::completions(&arguments, Cli::command()),
         #[cfg(feature = "rabbitmq")]

@@ -27,6 +27,8 @@ pub struct Sources {
     /// `${VAR}`.
     pub env: BTreeMap<String, String>,
     pub redis_url: Option<RedisUrlOption>,
+    /// For `punctual dev`: an embedded Redis with its data in this directory replaces all settings of `redis`.
+    pub development: Option<PathBuf>,
 }
 
 /// The option of the command line that overrides `redis.url`.
@@ -60,7 +62,7 @@ impl Sources {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         };
-        Self { files, env: std::env::vars_os().filter_map(text).collect(), redis_url }
+        Self { files, env: std::env::vars_os().filter_map(text).collect(), redis_url, development: None }
     }
 }
 
@@ -107,6 +109,15 @@ pub(super) fn merge(sources: &Sources, problems: &mut Problems) -> Option<Dict> 
         match url {
             Ok(url) => add(&mut values, source::single(&redis_url, &url, origin), &mut problems.origins),
             Err(text) => problems.add_at(origin, &redis_url, text),
+        }
+    }
+    if let Some(directory) = &sources.development {
+        values.extend(self::defaults().remove_entry("redis"));
+        problems.origins.retain(|path, _| path.0.first().is_none_or(|first| first != "redis"));
+        let directory = directory.to_string_lossy();
+        for (name, value) in [("redis.url", "embedded"), ("redis.data_dir", &*directory)] {
+            let origin = Some(SettingOrigin::CommandLine("dev"));
+            add(&mut values, source::single(&Path::of(name), value, origin), &mut problems.origins);
         }
     }
     Some(values)

@@ -12,7 +12,7 @@ use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gau
 use parking_lot::Mutex;
 
 pub use self::handles::{RouteMetrics, SinkMetrics, SourceMetrics};
-use crate::message::DeadReason;
+use crate::{message::DeadReason, time::wall_millis};
 
 pub const LATENESS: &str = "punctual_delivery_lateness_seconds";
 pub const SINK_SEND: &str = "punctual_sink_send_seconds";
@@ -314,7 +314,7 @@ fn schedule_runs(schedule: &str, result: &'static str, count: u64) {
 /// At this moment.
 pub fn schedule_delivered(schedule: &str) {
     schedule_runs(schedule, "delivered", 1);
-    set_time(SCHEDULE_DELIVERED, schedule, u64::try_from(jiff::Timestamp::now().as_millisecond()).ok());
+    set_time(SCHEDULE_DELIVERED, schedule, Some(wall_millis().get()));
 }
 
 pub fn schedule_dead(schedule: &str) {

@@ -330,6 +330,15 @@ impl Queue {
         self.registry.prepare().await
     }
 
+    /// Like `prepare`, after Redis was emptied on purpose: the loss is not an error.
+    ///
+    /// # Errors
+    /// See `StartError::is_definite`.
+    pub async fn prepare_again(&self) -> Result<(), StartError> {
+        self.registry.forget().await;
+        self.prepare().await
+    }
+
     /// See `RouteRegistry::distrust`.
     pub async fn distrust(&self) {
         self.registry.distrust().await;

@@ -128,6 +128,11 @@ impl RouteRegistry {
         Ok(())
     }
 
+    /// The next preparation is like the first one: Redis is emptied on purpose.
+    pub async fn forget(&self) {
+        self.known.lock().await.generation = None;
+    }
+
     /// Changes when routes are registered that were not there.
     pub fn registered(&self) -> watch::Receiver<u64> {
         self.registered.subscribe()

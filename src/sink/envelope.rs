@@ -45,7 +45,7 @@ fn envelope(delivery: &Delivery) -> Bytes {
 }
 
 /// The headers that every sink sends, as an object.
-struct Texts<'a>(&'a Headers);
+pub(super) struct Texts<'a>(pub(super) &'a Headers);
 
 impl Serialize for Texts<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

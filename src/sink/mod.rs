@@ -6,6 +6,7 @@
 
 pub mod envelope;
 pub mod headers;
+pub mod inbox;
 mod outcome;
 mod settings;
 pub mod template;

@@ -2,7 +2,11 @@
 
 pub const INDEX: &str = include_str!("page/index.html");
 
-const SCRIPT: &str = "text/javascript; charset=utf-8";
+/// Content type of a script.
+pub const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+/// The clock and the inbox of `punctual dev`.
+pub const DEVELOPMENT: &str = include_str!("page/development.js");
 
 /// Name, content type, text.
 pub const FILES: &[(&str, &str, &str)] = &[

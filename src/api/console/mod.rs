@@ -14,7 +14,7 @@ use axum::{
     routing::get,
 };
 
-use self::files::{FILES, INDEX};
+use self::files::{DEVELOPMENT, FILES, INDEX, SCRIPT};
 use super::problem::Problem;
 
 /// Content-Security-Policy. With `trusted-types` no script of the page can turn a text into HTML.
@@ -25,6 +25,17 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 /// Attribute in `INDEX`: whether the page asks for a token before its first call.
 const ASKS: &str = "data-asks-for-token=\"no\"";
 
+/// Which console is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    Production,
+    /// With the development clock and the inbox.
+    Development,
+}
+
+/// The end of the head in `INDEX`.
+const HEAD_END: &str = "</head>";
+
 /// Whether the path needs no token.
 pub fn is_open(path: &str) -> bool {
     matches!(path, "/" | "/console") || path.starts_with("/console/")
@@ -32,8 +43,13 @@ pub fn is_open(path: &str) -> bool {
 
 /// The page and the redirects to it. The redirects are relative, so that a proxy can add a prefix to the path. `asks`:
 /// whether the API asks for a token.
-pub fn routes<S: Clone + Send + Sync + 'static>(router: Router<S>, asks: bool) -> Router<S> {
-    let index = if asks { INDEX.replace(ASKS, "data-asks-for-token=\"yes\"") } else { INDEX.to_owned() };
+pub fn routes<S: Clone + Send + Sync + 'static>(mut router: Router<S>, asks: bool, variant: Variant) -> Router<S> {
+    let mut index = if asks { INDEX.replace(ASKS, "data-asks-for-token=\"yes\"") } else { INDEX.to_owned() };
+    if variant == Variant::Development {
+        let script = "<script type=\"module\" src=\"./development.js\"></script>\n</head>";
+        index = index.replace(HEAD_END, script);
+        router = router.route("/console/development.js", get(async || shown(SCRIPT, DEVELOPMENT)));
+    }
     let index = Bytes::from(index);
     router
         .route("/", get(moved))

@@ -5,6 +5,7 @@
 
 use serde_json::value::RawValue;
 
+pub use self::advance::{Advance, Target, is_past, is_too_far, parse_advance};
 #[cfg(test)]
 pub use self::fields::MAX_MESSAGES;
 pub use self::payload::{JSON, TEXT};
@@ -26,6 +27,7 @@ use crate::{
 
 #[macro_use]
 mod fields;
+mod advance;
 mod headers;
 mod origin;
 mod payload;

@@ -2,8 +2,8 @@
 //! their lateness.
 
 mod receiver;
-mod watcher;
-mod workplace;
+pub mod watcher;
+pub mod workplace;
 
 use std::{
     io::{self, IsTerminal},

@@ -219,7 +219,8 @@ fn the_configuration_is_valid_whatever_the_names() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), pipeline::yaml(&plan)).unwrap();
     let env = [("PUNCTUAL_RABBITMQ_PASSWORD".to_owned(), "p".to_owned())].into();
-    let sources = crate::config::Sources { files: vec![file.path().to_owned()], env, redis_url: None };
+    let sources =
+        crate::config::Sources { files: vec![file.path().to_owned()], env, redis_url: None, development: None };
     let config =
         crate::config::load(&sources, &crate::connector::registry()).unwrap_or_else(|errors| panic!("{errors}"));
     assert_eq!(config.routes.len(), plan.moved.len());

@@ -67,7 +67,10 @@ fn run(input: &[u8]) -> String {
     // `${SECRET}` can be in a setting that is not secret and is shown, so it has another value.
     let env = [("SECRET", "shown"), ("PUNCTUAL__REDIS__PASSWORD", SECRET)];
     let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-    let loaded = load(&Sources { files: vec![file.path().to_owned()], env, redis_url: None }, &connector::registry());
+    let loaded = load(
+        &Sources { files: vec![file.path().to_owned()], env, redis_url: None, development: None },
+        &connector::registry(),
+    );
     drop(file);
     match loaded {
         Ok(config) => {

@@ -42,7 +42,7 @@ impl Setup {
         };
         let files = files.iter().enumerate().map(file).collect();
         let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Self { directory, sources: Sources { files, env, redis_url: None } }
+        Self { directory, sources: Sources { files, env, redis_url: None, development: None } }
     }
 
     pub fn load(&self) -> Result<Config, ConfigErrors> {

@@ -45,7 +45,10 @@ use self::{
     request::RequestFactory,
     workers::Workers,
 };
-use crate::sink::{Delivery, Domain, Report, Sink};
+use crate::{
+    sink::{Delivery, Domain, Report, Sink},
+    time::wall_clock,
+};
 
 /// The wall clock, for the time of signatures and for dates in `Retry-After`.
 pub type WallClock = fn() -> SystemTime;
@@ -59,7 +62,7 @@ impl HttpSink {
     /// # Errors
     /// The setting that cannot be used. Nothing is connected yet.
     pub fn new(config: &HttpSettings) -> Result<Self, String> {
-        Self::with_clock(config, system_clock)
+        Self::with_clock(config, wall_clock)
     }
 
     /// # Errors
@@ -117,9 +120,4 @@ impl Drop for HttpSink {
     fn drop(&mut self) {
         self.workers.stop();
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "receivers compare a signature's time with the wall clock, not Redis'")]
-fn system_clock() -> SystemTime {
-    SystemTime::now()
 }

@@ -10,6 +10,7 @@
 mod bundler;
 pub mod connection;
 mod dead;
+mod development;
 mod engine;
 mod external;
 mod flows;
@@ -33,6 +34,7 @@ mod wake;
 mod writes;
 
 pub use dead::Evicted;
+pub use development::Coming;
 pub use engine::MAX_ERROR_BYTES;
 pub use external::{ExternalDue, ExternalEntry, ExternalPlace, MoveOutcome, MovedEntry, PendingCapacity};
 pub use keys::DelayQueueKeys;
@@ -41,6 +43,7 @@ pub use repartition::{Carried, Moved};
 pub use rights::{check_list, check_place};
 pub use route::{Registration, RegistrationError, Registrations, RouteSettings};
 pub use safety::{Safety, SafetyError};
+pub use script::use_development_clock;
 pub use wake::WakeListener;
 pub use writes::Durability;
 

@@ -1,6 +1,9 @@
 //! The Lua files, and calls of them.
 
-use std::sync::LazyLock;
+use std::sync::{
+    LazyLock,
+    atomic::{AtomicBool, Ordering},
+};
 
 use redis::{Cmd, FromRedisValue, ToRedisArgs};
 use tokio::time::Instant;
@@ -94,6 +97,21 @@ includes! {
     "selection" "sizes" "taking" "turns" "utf8" "wake" "weight"
 }
 
+/// The clock of `punctual dev`, in place of the include.
+const DEVELOPMENT_CLOCK: &str = include_str!("../../../lua/development/clock.lua");
+
+/// Whether scripts get the development clock.
+static USES_DEVELOPMENT_CLOCK: AtomicBool = AtomicBool::new(false);
+
+/// Finds the next time for the development clock.
+pub static NEXT: LazyLock<Script> =
+    LazyLock::new(|| Script::new("next", include_str!("../../../lua/development/next.lua")));
+
+/// Gives the development clock to all scripts of this process. To be called before the first script is used.
+pub fn use_development_clock() {
+    USES_DEVELOPMENT_CLOCK.store(true, Ordering::Relaxed);
+}
+
 impl Script {
     fn new(name: &'static str, body: &'static str) -> Self {
         Self::of(name, body, with_includes(body))
@@ -165,7 +183,11 @@ fn includes(bodies: &[&'static str]) -> String {
     for body in bodies {
         resolve(body, &mut includes);
     }
-    includes.into_iter().map(|(_, text)| text).collect()
+    let text = |(name, text)| match name {
+        "clock" if USES_DEVELOPMENT_CLOCK.load(Ordering::Relaxed) => DEVELOPMENT_CLOCK,
+        _ => text,
+    };
+    includes.into_iter().map(text).collect()
 }
 
 fn function(name: &str, body: &str) -> String {

@@ -1,0 +1,30 @@
+-- include clock scores
+-- Finds the next time at which a message is due, for the development clock.
+--
+-- KEYS   for each partition: pending unack paused gates
+-- ARGV   for each partition: when its route opens (ms), 0 while it is open
+-- reply  now us, next due ms after now or -1, then the numbers (from 1) of the partitions with messages that are due or
+--        in flight
+local now, next_due = clock(), -1
+local reply = { now, -1 }
+for i = 1, #ARGV do
+  local pending, unack, paused, gates = unpack(KEYS, 4 * i - 3, 4 * i)
+  local is_busy = redis.call('ZCARD', unack) > 0
+  if redis.call('EXISTS', paused) == 0 then
+    local due, is_parked = head(pending), false
+    if due then due, is_parked = due_by(due) end
+    if is_parked then due = nil end
+    -- A parked message leaves when a claim looks at its flow.
+    local gate = head(gates)
+    if gate and gate < PARKED and (not due or gate < due) then due = gate end
+    if due then due = math.max(due, tonumber(ARGV[i])) end
+    if due and due * 1000 <= now then
+      is_busy = true
+    elseif due and due < PARKED - 1 and (next_due < 0 or due < next_due) then
+      next_due = due
+    end
+  end
+  if is_busy then reply[#reply + 1] = i end
+end
+reply[2] = next_due
+return reply
