@@ -142,7 +142,7 @@ python_client() {
     [ -x $venv/bin/pip ] || python3 -m venv $venv 2>/dev/null ||
         { .ci/need python3=python3 /usr/share/doc/python3-venv=python3-venv && python3 -m venv --clear $venv; } || return
     $venv/bin/pip install --quiet --disable-pip-version-check -r tests/clients/python/requirements.txt \
-        -r examples/clients/python/requirements.txt
+        -r examples/clients/python/requirements.txt -r examples/testing/python/requirements.txt
 }
 node_client() {
     .ci/need node=nodejs npm=npm && mkdir -p target/clients/node && cp tests/clients/node/package.json target/clients/node &&
@@ -166,7 +166,8 @@ java_client() {
         javac -cp 'target/clients/java/new/*' -d target/clients/java/new tests/clients/java/Publish.java &&
         mv target/clients/java/new target/clients/java/libs &&
         mvn -q -B -f examples/clients/java/pom.xml dependency:copy-dependencies -DoutputDirectory="$PWD/target/clients/java/new" &&
-        mv target/clients/java/new target/clients/java/schedule
+        mv target/clients/java/new target/clients/java/schedule &&
+        mvn -q -B dependency:copy -Dartifact="$(<examples/testing/java/junit)" -DoutputDirectory="$PWD/target/clients/java/junit"
 }
 for language in python node go amqp java; do
     if [ "${CI:-}" = true ]; then

@@ -25,7 +25,7 @@ use super::{
     activity,
     audit::{Caller, Of},
     auth::{self, Access, Grant},
-    body, console,
+    body,
     deadline::Deadline,
     message_body::{self, Advance, Target},
     metrics_page,
@@ -71,8 +71,8 @@ pub struct Development {
     pub api: Arc<Api>,
     pub store: Arc<RedisStore>,
     pub inbox: Arc<Inbox>,
-    /// Number of messages that the sinks have.
-    pub in_flight: Box<dyn Fn() -> usize + Send + Sync>,
+    /// Whether sinks have messages, or the end of one is not counted yet.
+    pub is_busy: Box<dyn Fn() -> bool + Send + Sync>,
     /// Sets the schedules of the file again, in a Redis that was emptied.
     pub set_schedules: Box<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>,
     /// One advance or reset at a time.
@@ -102,8 +102,8 @@ struct Advanced {
     more: bool,
 }
 
-/// The router of `api` with the calls of development.
-pub fn router(development: Arc<Development>) -> Router {
+/// `router` of the same instance, with the calls of development.
+pub fn extended(router: Router, development: Arc<Development>) -> Router {
     let api = Arc::clone(&development.api);
     let guard = &api.guard;
     let call = |handler: MethodRouter<Arc<Development>>, right, query: &'static [&'static str]| {
@@ -122,7 +122,7 @@ pub fn router(development: Arc<Development>) -> Router {
         .layer(from_fn(problem::normalise))
         .layer(from_fn(metrics_page::measure))
         .with_state(development);
-    super::router_with(api, console::Variant::Development).merge(own).layer(from_fn(date))
+    router.merge(own).layer(from_fn(date))
 }
 
 /// An advance lasts longer than other calls, but its body must arrive in time.
@@ -200,7 +200,7 @@ async fn reset(State(development): State<Arc<Development>>, caller: Caller) -> R
     all_routes(&caller.grant)?;
     let _turn = development.turn.lock().await;
     let end = Instant::now() + RESET_WAIT;
-    while (development.in_flight)() > 0 {
+    while (development.is_busy)() {
         if Instant::now() >= end {
             let text = "messages are in flight; nothing was deleted";
             return Err(Problem::new(StatusCode::CONFLICT, "in-flight", text));
@@ -243,7 +243,7 @@ impl Development {
         let (settled, more) = loop {
             let Coming { now, next_due, busy } = self.coming().await?;
             let is_over = Instant::now() >= end;
-            if !busy.is_empty() || (self.in_flight)() > 0 {
+            if !busy.is_empty() || (self.is_busy)() {
                 if is_over {
                     break (false, now < latest);
                 }

@@ -57,7 +57,7 @@ use axum::{
 use self::auth::Access;
 pub use self::{
     connections::ConnectionLimits,
-    development::{Development, router as development_router},
+    development::Development,
     ids::{NewId, ulids},
     listener::Listener,
     message_body::{JSON, TEXT},
@@ -77,6 +77,12 @@ use crate::{
 /// The router of the API, for `serve`.
 pub fn router(api: impl Into<Arc<Api>>) -> Router {
     router_with(api.into(), console::Variant::Production)
+}
+
+/// The router of an instance for tests.
+pub fn development_router(development: Arc<Development>) -> Router {
+    let router = router_with(Arc::clone(&development.api), console::Variant::Development);
+    development::extended(router, development)
 }
 
 fn router_with(api: Arc<Api>, variant: console::Variant) -> Router {

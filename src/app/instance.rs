@@ -178,12 +178,13 @@ impl Instance {
     /// The parts that the development clock moves.
     pub fn development(&self, api: Arc<Api>, inbox: Arc<Inbox>) -> Arc<Development> {
         let breakers: Vec<_> = self.running_sinks.values().map(|sink| sink.breaker().clone()).collect();
+        let is_settling = self.scheduler.is_settling();
         let (queue, file) = (self.queue.clone(), self.upkeep.file.clone());
         Arc::new(Development {
             api,
             store: self.store.clone(),
             inbox,
-            in_flight: Box::new(move || breakers.iter().map(|breaker| breaker.status().in_flight).sum()),
+            is_busy: Box::new(move || is_settling() || breakers.iter().any(|breaker| breaker.status().in_flight > 0)),
             set_schedules: Box::new(move || {
                 let (queue, file) = (queue.clone(), file.clone());
                 async move { file.apply(&queue, true).await.map_err(|error| error.to_string()) }.boxed()

@@ -6,11 +6,17 @@ use clap_complete::Shell;
 use super::{failure::Failure, output};
 
 const PRODUCE: &str = include_str!("../../lua/produce.lua");
+/// The part of `PRODUCE` that reads the clock, and that of `punctual dev`.
+const CLOCK: &str = include_str!("../../lua/include/clock.lua");
+const DEVELOPMENT_CLOCK: &str = include_str!("../../lua/development/clock.lua");
 
 #[derive(Args)]
 pub struct LuaArguments {
     #[arg(value_enum, default_value = "produce")]
     script: Script,
+    /// For the Redis of `punctual dev`: due times are on its clock
+    #[arg(long)]
+    dev: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -21,7 +27,8 @@ enum Script {
 
 pub fn lua(arguments: &LuaArguments) -> Result<(), Failure> {
     let text = match arguments.script {
-        Script::Produce => PRODUCE,
+        Script::Produce if arguments.dev => PRODUCE.replace(CLOCK, DEVELOPMENT_CLOCK),
+        Script::Produce => PRODUCE.to_owned(),
     };
     output::line(text.trim_end_matches('\n'))
 }
@@ -35,4 +42,14 @@ pub fn completions(arguments: &CompletionsArguments, mut command: Command) -> Re
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut command, "punctual", &mut script);
     output::line(String::from_utf8_lossy(&script).trim_end_matches('\n'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_script_has_the_clock_that_dev_replaces_once() {
+        assert_eq!(PRODUCE.matches(CLOCK).count(), 1);
+    }
 }

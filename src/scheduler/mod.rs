@@ -49,6 +49,7 @@ use tokio::{
 pub use self::{
     breaker::{Breaker, BreakerState, BreakerStatus},
     route::{Policy, RouteSetup, Target},
+    unanswered::Unanswered,
 };
 use self::{budget::Budget, claimer::Claimer, crowd::Crowds, route::ActiveRoute, settler::Settler};
 use crate::{
@@ -102,10 +103,17 @@ impl Scheduler {
                 started,
                 incidents: incidents.clone(),
                 unreadable: Once::new(),
+                settling: Unanswered::default(),
             });
             (route, partitions)
         };
         Self { routes: routes.into_iter().map(active).collect(), rng }
+    }
+
+    /// Returns whether a call with settlements has no answer yet: their permits are free, and they are not counted.
+    pub fn is_settling(&self) -> impl Fn() -> bool + Send + Sync + use<> {
+        let routes: Vec<_> = self.routes.iter().map(|(route, _)| route.settling.clone()).collect();
+        move || routes.iter().any(Unanswered::any)
     }
 
     /// Runs until `shutdown` is true or its sender is dropped. Claims nothing after that, and returns when all attempts

@@ -7,7 +7,7 @@ use std::{
 
 use tokio::{sync::Semaphore, time::Instant};
 
-use super::{breaker::Breaker, budget::Budget, crowd::Crowds};
+use super::{breaker::Breaker, budget::Budget, crowd::Crowds, unanswered::Unanswered};
 use crate::{
     calendar::Calendar,
     incidents::{Incidents, Sample},
@@ -93,6 +93,8 @@ pub struct ActiveRoute {
     pub incidents: Incidents,
     /// Completed once it was logged that messages of a later release wait.
     pub unreadable: Once,
+    /// Calls with settlements in progress.
+    pub settling: Unanswered,
 }
 
 impl ActiveRoute {

@@ -205,6 +205,7 @@ impl SettleTask {
             items.iter().map(|item| Settlement { lease: item.lease.clone(), end: item.stored_end() }).collect();
         let (store, partition) = (&self.route.store, &self.partition);
         let stands_still = self.route.policy.max_in_flight <= FEW && self.is_full();
+        let _settling = self.route.settling.mark();
         if self.mark.is_none() && !self.refused {
             Permits::release(items.iter_mut().filter_map(|item| item.permits.take()));
         }

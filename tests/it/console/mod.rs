@@ -24,6 +24,11 @@ async fn every_action_does_what_it_says_and_only_with_its_right() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_development_clock_and_the_inbox_are_shown_and_used() {
+    Stage::start().await.play("development.js").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn texts_of_others_are_shown_as_they_are_and_never_run() {
     Stage::start().await.play("payloads.js").await;
 }

@@ -103,6 +103,10 @@ impl Stage {
                 let second = self.second.insert(Punctual::start(&text).await);
                 return second.url("");
             }
+            ["punctual", "dev"] => {
+                let orders = "sinks: { shop: { type: http, url: 'http://127.0.0.1:9/due' } }\nroutes: { orders: { sink: shop } }\n";
+                return self.second.insert(Punctual::start_dev(orders, &[]).await).url("");
+            }
             ["token", "rotate"] => {
                 let text = configuration(&self.redis, &self.receiver, &self.closed, SECOND);
                 fs::write(self.punctual.path("punctual.yaml"), text).expect("it is written");

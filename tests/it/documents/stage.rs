@@ -32,9 +32,9 @@ const CHECKOUT: [&str; 7] = [".ci", "Cargo.toml", "config", "deploy", "examples"
 /// Ends the output of a step.
 const END: &str = "--end of the step--";
 
-/// `punctual serve` goes on in the background, ready, until the next one or the end of the page.
+/// `punctual serve` and `punctual dev` go on in the background, ready, until the next one or the end of the page.
 const PUNCTUAL: &str = r#"#!/bin/bash
-[ "$1" = serve ] || exec "$PROGRAM" "$@"
+[ "$1" = serve ] || [ "$1" = dev ] || exec "$PROGRAM" "$@"
 if [ -f "$STAGE/pid" ]; then
     kill "$(<"$STAGE/pid")"
     while kill -0 "$(<"$STAGE/pid")" 2>/dev/null; do sleep 0.05; done
@@ -231,7 +231,9 @@ fn furnish(directory: &Path, text: &str) -> Authority {
         symlink(&program, directory.join("target").join(profile).join("punctual")).expect("a link");
     }
     symlink(built.join("examples"), directory.join("target/release/examples")).expect("a link");
-    symlink(Path::new(ROOT).join("target/kafka"), directory.join("target/kafka")).expect("a link");
+    for name in ["target/kafka", "target/clients"] {
+        symlink(Path::new(ROOT).join(name), directory.join(name)).expect("a link");
+    }
     for (name, script) in [("punctual", PUNCTUAL), ("cargo", CARGO)] {
         let path = directory.join("bin").join(name);
         fs::write(&path, script).expect("written");
@@ -251,7 +253,7 @@ fn shell(directory: &Path, api: &Port, text: &str) -> Child {
     let mut shell = Command::new("bash");
     shell
         .current_dir(directory)
-        .env("PATH", format!("{}:{path}", directory.join("bin").display()))
+        .env("PATH", format!("{}:{ROOT}/target/clients/python/bin:{path}", directory.join("bin").display()))
         .env("STAGE", directory)
         .env("PROGRAM", program())
         .env("REPOSITORY", ROOT)

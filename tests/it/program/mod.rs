@@ -16,6 +16,7 @@ mod crash;
 mod crowds;
 mod deadline;
 mod demotion;
+mod dev;
 mod economy;
 mod embedded;
 mod endpoints;

@@ -69,6 +69,16 @@ impl Punctual {
         punctual
     }
 
+    /// `punctual dev` with these options, ready to serve.
+    pub async fn start_dev(configuration: &str, options: &[&'static str]) -> Self {
+        let mut punctual = Self::prepared(configuration, &[]);
+        punctual.arguments[0] = "dev";
+        punctual.arguments.extend(options);
+        punctual.run();
+        punctual.ready().await;
+        punctual
+    }
+
     /// Started, but perhaps not ready yet, or never.
     pub fn spawn(configuration: &str, environment: &[(&str, &str)]) -> Self {
         let mut punctual = Self::prepared(configuration, environment);
