@@ -10,7 +10,7 @@ use super::{alone, client::Client, eventually, p99};
 use crate::support::{
     RedisServer,
     punctual::Punctual,
-    receiver::{Behaviour, Receiver, wall_clock},
+    receiver::{Behaviour, Receiver, Request, wall_clock},
 };
 
 const SOON: Duration = Duration::from_secs(20);
@@ -145,7 +145,7 @@ async fn a_kept_sink_fails_is_retried_on_the_virtual_clock_and_sees_its_time() {
     let advanced = dev.advance(json!({ "by": "1d" })).await;
     assert_eq!(counts(&advanced), [1, 0, 0], "{advanced}");
     let requests = receiver.requests();
-    assert_eq!(requests.iter().map(|one| one.attempt()).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(requests.iter().map(Request::attempt).collect::<Vec<_>>(), [1, 2, 3]);
     let signed: Vec<u64> = requests.iter().map(|one| one.header("webhook-timestamp").parse().unwrap()).collect();
     assert!(
         (3600..3660).contains(&(signed[1] - signed[0])) && (7200..7260).contains(&(signed[2] - signed[1])),
