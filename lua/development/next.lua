@@ -1,14 +1,14 @@
 -- include clock scores
 -- Finds the next time at which a message is due, for the development clock.
 --
--- KEYS   for each partition: pending unack paused gates
+-- KEYS   the time by which the clock is ahead, then for each partition: pending unack paused gates
 -- ARGV   for each partition: when its route opens (ms), 0 while it is open
--- reply  now us, next due ms after now or -1, then the numbers (from 1) of the partitions with messages that are due or
---        in flight
+-- reply  now us, us by which the clock is ahead, next due ms after now or -1, then the numbers (from 1) of the partitions
+--        with messages that are due or in flight
 local now, next_due = clock(), -1
-local reply = { now, -1 }
+local reply = { now, tonumber(redis.call('GET', KEYS[1])) or 0, -1 }
 for i = 1, #ARGV do
-  local pending, unack, paused, gates = unpack(KEYS, 4 * i - 3, 4 * i)
+  local pending, unack, paused, gates = unpack(KEYS, 4 * i - 2, 4 * i + 1)
   local is_busy = redis.call('ZCARD', unack) > 0
   if redis.call('EXISTS', paused) == 0 then
     local due, is_parked = head(pending), false
@@ -26,5 +26,5 @@ for i = 1, #ARGV do
   end
   if is_busy then reply[#reply + 1] = i end
 end
-reply[2] = next_due
+reply[3] = next_due
 return reply

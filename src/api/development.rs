@@ -233,7 +233,13 @@ impl Development {
             let window = self.api.queue.window(route, now).filter(|window| !window.open);
             window.map_or(0, |window| window.until.map_or(time::LAST_MILLIS, UnixMillis::get))
         };
-        self.store.coming(opening).await.map_err(|error| QueueError::from(error).into())
+        let coming = self.store.coming(&opening).await.map_err(QueueError::from)?;
+        if coming.ahead >= time::ahead() {
+            return Ok(coming);
+        }
+        // The clock must not go back.
+        self.store.set_ahead(time::ahead()).await.map_err(QueueError::from)?;
+        Ok(self.store.coming(opening).await.map_err(QueueError::from)?)
     }
 
     /// Moves the clock to `latest`, in microseconds, until `end`.
@@ -241,7 +247,7 @@ impl Development {
         let before = self.attempts();
         let (mut stops, mut pause, mut woken) = (0, PAUSES[0], None);
         let (settled, more) = loop {
-            let Coming { now, next_due, busy } = self.coming().await?;
+            let Coming { now, next_due, busy, .. } = self.coming().await?;
             let is_over = Instant::now() >= end;
             if !busy.is_empty() || (self.is_busy)() {
                 if is_over {

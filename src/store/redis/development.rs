@@ -16,6 +16,8 @@ const AHEAD_KEY: &str = "punctual:development:ahead";
 pub struct Coming {
     /// The clock, in microseconds since the epoch.
     pub now: u64,
+    /// The time by which it is ahead, in microseconds. Redis that lost its last second has an earlier one.
+    pub ahead: u64,
     /// When the next message is due, after `now`; paused routes are left out.
     pub next_due: Option<UnixMillis>,
     /// The partitions with messages that are due or in flight.
@@ -30,18 +32,20 @@ impl RedisStore {
             .iter()
             .flat_map(|(name, route)| Partition::all(name, route.settings.partitions).zip(&route.keys))
             .collect();
-        let keys: Vec<&str> =
-            all.iter().flat_map(|(_, keys)| [&*keys.pending, &*keys.unack, &*keys.paused, &*keys.flow.gates]).collect();
+        let of_partitions =
+            all.iter().flat_map(|(_, keys)| [&*keys.pending, &*keys.unack, &*keys.paused, &*keys.flow.gates]);
+        let keys: Vec<&str> = std::iter::once(AHEAD_KEY).chain(of_partitions).collect();
         let openings: Vec<u64> = all.iter().map(|(partition, _)| opening(&partition.route)).collect();
         let reply: Vec<Value> = script::NEXT.keys(&keys).arg(openings).run(&self.servers).await?;
         let mut reply = Reply::from(reply);
-        let (now, next_due) = (reply.integer()?, reply.optional()?.and_then(UnixMillis::new));
+        let (now, ahead) = (reply.integer()?, reply.integer()?);
+        let next_due = reply.optional()?.and_then(UnixMillis::new);
         let mut busy = Vec::new();
         while !reply.is_done() {
             let number = usize::try_from(reply.integer()?).unwrap_or(0);
             busy.extend(number.checked_sub(1).and_then(|index| all.get(index)).map(|(partition, _)| partition.clone()));
         }
-        Ok(Coming { now, next_due, busy })
+        Ok(Coming { now, ahead, next_due, busy })
     }
 
     /// Sets the time by which the clock is ahead, in microseconds.

@@ -2,9 +2,9 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use rustix::process::{Pid, test_kill_process};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::{alone, client::Client, eventually, p99};
 use crate::support::{
@@ -45,6 +45,18 @@ impl Dev {
             assert!(due <= at, "early: {message}");
         }
         messages.iter().map(|one| format!("{} {}", text(&one["route"]), text(&one["id"]))).collect()
+    }
+
+    /// The value of a field of the log that was logged first.
+    fn logged(&self, field: &str) -> String {
+        let log = self.punctual.log();
+        let value = log.split(field).nth(1).and_then(|rest| rest.split_whitespace().next());
+        value.unwrap_or_else(|| panic!("no {field} in {log}")).to_owned()
+    }
+
+    async fn redis(&self) -> redis::aio::MultiplexedConnection {
+        let socket = format!("unix://{}/redis.sock", self.logged("redis=").trim_matches('"'));
+        redis::Client::open(socket).unwrap().get_multiplexed_async_connection().await.unwrap()
     }
 
     /// In milliseconds.
@@ -192,6 +204,8 @@ async fn the_clock_goes_forward_only_and_bad_calls_change_nothing() {
     }
     assert_eq!(dev.client.call("GET", "/v1/inbox?route=missing", "").await.status, 404);
     assert_eq!(dev.client.call("POST", "/v1/clock/advance", "{").await.status, 400);
+    let refused = dev.punctual.command(&["dev", "--redis-url", "redis://127.0.0.1:9"]).await;
+    assert!(refused.code == Some(2) && refused.error.contains("has a Redis of its own"), "{refused:?}");
     assert!(dev.now().await - before < 60_000, "the clock was not advanced");
     let date = dev.client.call("GET", "/v1/routes", "").await;
     assert_eq!(date.status, 200);
@@ -289,15 +303,33 @@ async fn serve_has_none_of_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_was_killed_leaves_the_clock_where_it_is() {
+    let dev = Dev::start(ORDERS, &[]).await;
+    dev.client.schedule("orders", r#"{"id":"a","delay":"2h","payload":1}"#).await;
+    dev.advance(json!({ "by": "1h" })).await;
+    let before = dev.now().await;
+    let mut redis = dev.redis().await;
+    // As Redis that lost its last second.
+    redis::cmd("DEL").arg("punctual:development:ahead").exec_async(&mut redis).await.unwrap();
+    assert!(dev.now().await >= before, "the clock does not go back");
+    let pid = dev.logged("pid=").parse().unwrap();
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    let advanced = eventually("Redis runs again", SOON, async || {
+        let answer = dev.client.call("POST", "/v1/clock/advance", r#"{"by":"1h"}"#).await;
+        (answer.status == 200).then_some(answer.json)
+    })
+    .await;
+    assert_eq!((&advanced["pending"], &advanced["settled"]), (&json!(0), &json!(true)), "{advanced}");
+    assert_eq!(dev.inbox("").await, ["orders a"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nothing_stays_after_a_stop_or_a_kill() {
     for is_killed in [false, true] {
         let mut dev = Dev::start(ORDERS, &[]).await;
-        let log = dev.punctual.log();
-        let directory = log.split("redis=\"").nth(1).and_then(|rest| rest.split('"').next()).map(PathBuf::from);
-        let directory = directory.unwrap_or_else(|| panic!("{log}"));
+        let directory = PathBuf::from(dev.logged("redis=").trim_matches('"'));
         assert!(directory.join("redis.sock").exists());
-        let pid = log.split("pid=").nth(1).and_then(|rest| rest.split_whitespace().next()).expect("a pid");
-        let pid = Pid::from_raw(pid.parse().unwrap()).unwrap();
+        let pid = Pid::from_raw(dev.logged("pid=").parse().unwrap()).unwrap();
         if is_killed {
             dev.punctual.kill().await;
         } else {
@@ -306,6 +338,5 @@ async fn nothing_stays_after_a_stop_or_a_kill() {
         eventually("its Redis has ended", SOON, async || test_kill_process(pid).is_err().then_some(())).await;
         eventually("its directory is deleted", SOON, async || (!directory.parent().unwrap().exists()).then_some(()))
             .await;
-        sleep(Duration::from_millis(10)).await;
     }
 }
