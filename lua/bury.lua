@@ -1,7 +1,7 @@
--- include clock commit failures flow layout revival scores
+-- include clock commit failures flow layout outbox revival scores
 -- Stores messages as dead letters, with the reason: those that a source could not read, and occurrences of schedules.
 --
--- KEYS   messages dead errors pending unack route remembered [flow]
+-- KEYS   messages dead errors pending unack route remembered [outbox] [flow]
 -- ARGV   required prefix of `route`, number of failed attempts, then for each message: id, "<reason>: <error>", body after the times, its flow if
 --        there are flow keys
 -- reply  for each message: 1 written | 0 its id is live, nothing written; error `PUNCTUAL unregistered <text>` when the
@@ -10,7 +10,8 @@
 local VERSION = 2
 local messages, dead, errors, pending, unack, route, remembered = unpack(KEYS)
 
-local flow = flow_keys(KEYS, 8)
+local outbox, behind = outbox_key(KEYS, 8)
+local flow = flow_keys(KEYS, behind)
 local EACH = flow and 4 or 3
 
 local refusal = closed(route, ARGV[1])
@@ -47,6 +48,7 @@ if #buried > 0 then
   revive(steps, remembered, buried)
   if flow then number_flows(steps, flow, buried, names) end
   add(steps, 'ZADD', dead, dead_scores, { { 'ZREM', dead, unpack(buried) } })
+  post(steps, outbox, dead_scores)
   add(steps, 'HSET', errors, texts, {})
 end
 return commit(steps) or reply

@@ -1,7 +1,7 @@
--- include claiming clock commit failures fields flow members passing rates scores turns
+-- include claiming clock commit failures fields flow members outbox passing rates scores turns
 -- Moves due messages from pending to unack under a lease.
 --
--- KEYS   pending unack messages attempts errors dead paused remembered records claims bytes [flow]
+-- KEYS   pending unack messages attempts errors dead paused remembered records claims bytes [outbox] [flow]
 -- ARGV   instance, number of the claim (each claim of an instance has a larger one), limit (0 to 1000: 0 takes
 --        nothing), maximum bytes of bodies, lease in us, suspects: "few" or the ms by which they are deferred, bodies
 --        read at once, 1 for the retry of a claim without a reply, otherwise 0, maximum number of suspects in one claim
@@ -21,7 +21,8 @@
 local pending, unack, messages, attempts, errors, dead, paused, remembered, records, claims, bytes = unpack(KEYS)
 local instance, number, limit, max_bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local lease, suspects, chunk, company = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[9])
-local flow = flow_keys(KEYS, 12)
+local outbox, behind = outbox_key(KEYS, 12)
+local flow = flow_keys(KEYS, behind)
 if flow then flow.pending = pending end
 -- Due messages that a claim reads at most when it defers suspects, so that suspects alone do not leave it empty.
 local MAX_SEEN = 1000
@@ -164,6 +165,7 @@ elseif limit > 0 and not is_paused and not overtaken and is_due then
       reasons[2 * i + 1], reasons[2 * i + 2] = id, failure(millis, failures, 'orphan: the body was missing')
     end
     insert(steps, deaths)
+    post(steps, outbox, { unpack(deaths, 3) })
     add(steps, 'HSET', messages, marks, { { 'HDEL', messages, unpack(orphans) } })
     put(steps, reasons, redis.call('HMGET', errors, unpack(orphans)))
     drop(steps, attempts, orphans)

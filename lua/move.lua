@@ -1,7 +1,7 @@
 -- include bytes commit fields layout scores wake
 -- Moves ids from a partition of the former number of partitions of a route to a partition of the present number.
 --
--- KEYS   route (pending unack messages attempts errors dead remembered records bytes schedules)...; the first group is of the
+-- KEYS   route (pending unack messages attempts errors dead remembered records bytes schedules)... [outbox] [outbox]; the first group is of the
 --        partition that the ids leave, the second group and `route` are of the partition to which they belong
 -- ARGV   wake channel, required prefix of `route`, maximum bytes of bodies (the first one is moved at any size), ids
 -- reply  for each id: moved | absent | left (too many bytes) | in_flight (it must be settled first) | conflict (it is
@@ -86,6 +86,9 @@ end
 carry(pending, to_pending, waits)
 carry(dead, to_dead, died)
 carry(remembered, to_remembered, ended)
+-- The outboxes of a route that forwards its dead letters.
+local outbox, to_outbox = KEYS[2 * EACH + 2], KEYS[2 * EACH + 3]
+if outbox then carry(outbox, to_outbox, scores(outbox)) end
 
 for _, pair in ipairs(hashes) do
   local values, there, set = redis.call('HMGET', pair[1], unpack(names)), {}, {}

@@ -1,14 +1,15 @@
--- include attempts bytes clock commit failures fields flow recurring scores sizes wake
+-- include attempts bytes clock commit failures fields flow outbox recurring scores sizes wake
 -- Recovers expired leases: each counts as a crash. The message becomes pending again, or dead after the last crash. A
 -- schedule never dies: the instance that claims it next ends its occurrence.
 --
--- KEYS   pending unack messages attempts errors dead bytes [flow]
+-- KEYS   pending unack messages attempts errors dead bytes [outbox] [flow]
 -- ARGV   wake channel, limit (1 to 1000), 1 if the flows are ordered, otherwise 0
 -- reply  number of recovered leases, number of messages that became dead, id of the first of these or an empty string,
 --        1 if more expired leases remain, otherwise 0
 local pending, unack, messages, attempts, errors, dead, bytes = unpack(KEYS)
 local channel, limit = ARGV[1], tonumber(ARGV[2])
-local flow, is_ordered = flow_keys(KEYS, 8), ARGV[3] == '1'
+local outbox, behind = outbox_key(KEYS, 8)
+local flow, is_ordered = flow_keys(KEYS, behind), ARGV[3] == '1'
 -- A message with two crashes is a suspect and is claimed with few others. With three it is claimed alone, with five it
 -- is dead.
 local MAX_CRASHES = 5
@@ -50,6 +51,7 @@ local steps = {}
 add(steps, 'ZREM', unack, ids, { back })
 add(steps, 'ZADD', pending, dues, { { 'ZREM', pending, unpack(waiting) } })
 add(steps, 'ZADD', dead, dead_scores, { { 'ZREM', dead, unpack(buried) } })
+post(steps, outbox, dead_scores)
 grow(steps, bytes, -sizes(messages, buried))
 add(steps, 'HSET', attempts, tries, restore(attempts, waiting, waiting_old))
 drop(steps, attempts, buried)

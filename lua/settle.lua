@@ -1,7 +1,7 @@
--- include attempts bytes clock commit completion failures fields flow flow_value leases members rates recurring scores sizes wake
+-- include attempts bytes clock commit completion failures fields flow flow_value leases members outbox rates recurring scores sizes wake
 -- Settles claims: each message is completed, pending again, or dead.
 --
--- KEYS   pending unack messages attempts errors dead remembered records bytes schedules [flow]
+-- KEYS   pending unack messages attempts errors dead remembered records bytes schedules [outbox] [flow]
 -- ARGV   wake channel, time to remember an acknowledged id (ms), maximum number of remembered ids, settings of the
 --        flows ("": none; see rates.lua), then groups of leases with the same token and end: token, number of leases,
 --        bytes of their bodies, their end: ack | retry, delay ms, error, hold | bury, 1 if the attempt counts,
@@ -13,7 +13,8 @@
 -- A settlement, also a stale one, proves that its claim did not crash: it resets the crashes of the message.
 local pending, unack, messages, attempts, errors, dead, remembered, records, bytes, schedules = unpack(KEYS)
 local channel, keep, max = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local flow, settings = flow_keys(KEYS, 11), ARGV[4] ~= '' and flow_settings(ARGV[4])
+local outbox, behind = outbox_key(KEYS, 11)
+local flow, settings = flow_keys(KEYS, behind), ARGV[4] ~= '' and flow_settings(ARGV[4])
 local ARGUMENTS = { ack = 0, retry = 3, bury = 2, release = 1, defer = 2, plan = 4 }
 
 -- Adds the steps that set the failures of ids and reset their crashes. An id without failures has no field after that.
@@ -135,6 +136,7 @@ local steps = {}
 end_leases(steps, unack, ranges, moves, tokens)
 insert(steps, dues)
 insert(steps, deaths)
+post(steps, outbox, { unpack(deaths, 3) })
 count(steps, attempts, counted, failures, old)
 if #named > 0 then put(steps, texts, redis.call('HMGET', errors, unpack(named))) end
 local keys = { pending = pending, messages = messages, attempts = attempts, errors = errors, schedules = schedules }

@@ -1,7 +1,7 @@
 -- include commit external taking wake
 -- Moves due members of a sorted set of another program into the queue: the member is the payload.
 --
--- KEYS   pending unack messages dead errors paused route remembered bytes [flow] source
+-- KEYS   pending unack messages dead errors paused route remembered bytes [outbox] [flow] source
 -- ARGV   wake channel, required prefix of `route` ("<version> <partitions> <number> "), maximum number of due messages
 --        in pending, maximum bytes of a payload and of all bodies, 1 with flow keys (flow.lua), otherwise 0, ms in a
 --        unit of a score, then for each member: id, member, metadata as JSON

@@ -1,4 +1,4 @@
--- include bytes clock commit failures flow layout limits revival scores
+-- include bytes clock commit failures flow layout limits outbox revival scores
 -- Shared by the scripts take_*.lua, which move messages from keys of other programs into the queue.
 
 -- The number of leading KEYS and ARGV that all these scripts have.
@@ -9,9 +9,13 @@ local queue = {
   remembered = KEYS[8], bytes = KEYS[9],
 }
 local channel = ARGV[1]
--- On a route with flows, the flow keys (flow.lua) follow.
-local flow
-if ARGV[6] == '1' then
+-- The keys that follow: "outbox" (outbox.lua), "flow" (the flow keys, flow.lua), both, or none.
+local outbox, flow
+if string.find(ARGV[6], 'outbox', 1, true) then
+  OWN_KEYS = OWN_KEYS + 1
+  outbox = KEYS[OWN_KEYS]
+end
+if string.find(ARGV[6], 'flow', 1, true) then
   flow = flow_keys(KEYS, OWN_KEYS + 1)
   OWN_KEYS = OWN_KEYS + 6
 end
@@ -118,6 +122,7 @@ local function take(entries, weigh, read)
   if flow then number_flows(steps, flow, all, names) end
   add(steps, 'HSET', queue.errors, texts, { { 'HDEL', queue.errors, unpack(bad) } })
   add(steps, 'ZADD', queue.dead, dead_scores, { { 'ZREM', queue.dead, unpack(bad) } })
+  post(steps, outbox, dead_scores)
   add(steps, 'ZADD', queue.pending, scores, { { 'ZREM', queue.pending, unpack(good) } })
   return verdicts, steps, taken, wake_up
 end

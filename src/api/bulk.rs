@@ -35,6 +35,7 @@ pub fn act_on_dead(action: DeadAction) -> MethodRouter<Arc<Api>> {
     let call = match action {
         DeadAction::Redrive(_) => "redrive",
         DeadAction::Purge => "purge_dead",
+        DeadAction::Forward => "forward_dead",
     };
     post(
         async move |State(api): State<Arc<Api>>,

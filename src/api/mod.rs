@@ -151,6 +151,7 @@ fn endpoints() -> Vec<Endpoint> {
             admin,
             bulk::act_on_dead(DeadAction::Redrive(Expiry::Drop)),
         ),
+        call(Method::POST, "/v1/routes/{route}/dead/forward", admin, bulk::act_on_dead(DeadAction::Forward)),
         call(Method::POST, "/v1/routes/{route}/dead/purge", admin, bulk::act_on_dead(DeadAction::Purge)),
         with(Method::GET, "/v1/routes/{route}/dead/summary", read, messages::FILTER_QUERY, get(bulk::summary)),
         with(Method::GET, "/v1/routes/{route}/forecast", read, &["horizon", "buckets"], get(forecast::forecast)),

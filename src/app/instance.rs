@@ -6,8 +6,16 @@ use futures::{FutureExt, future::join_all};
 use tokio::sync::Mutex;
 
 use super::{
-    backend::Backend, clock::RedisClock, janitor::Janitor, reachability::Reachability, schedules::FileSchedules,
-    sinks::RunningSink, sources::RunningSource, upkeep::Upkeep, waiting::Waiting,
+    backend::Backend,
+    clock::RedisClock,
+    forwarder::{self, Forwarder},
+    janitor::Janitor,
+    reachability::Reachability,
+    schedules::FileSchedules,
+    sinks::RunningSink,
+    sources::RunningSource,
+    upkeep::Upkeep,
+    waiting::Waiting,
 };
 use crate::{
     api::{
@@ -64,7 +72,16 @@ impl Instance {
             config.routes.iter().map(|(name, route)| (name.as_str().into(), route)).collect();
         let janitors: Vec<Janitor> = names.iter().filter_map(|(name, route)| Janitor::new(name, route)).collect();
         let partitions = names.iter().map(|(name, route)| (name.clone(), route.partitions)).collect();
-        let burials: BTreeMap<_, _> = janitors.iter().map(|one| (one.route().clone(), one.signal().clone())).collect();
+        let forwarders: Vec<Forwarder> = names
+            .iter()
+            .filter_map(|(name, route)| {
+                let (to, partitions) = (route.forward.clone()?, route.partitions);
+                Some(Forwarder { route: name.clone(), partitions, to, signal: Arc::default() })
+            })
+            .collect();
+        let of_janitors = janitors.iter().map(|one| (one.route().clone(), one.signal().clone()));
+        let of_forwarders = forwarders.iter().map(|one| (one.route.clone(), one.signal.clone()));
+        let burials = forwarder::signals(of_janitors.chain(of_forwarders));
         let file = FileSchedules { schedules: config.schedules.clone(), revision: config.schedules_revision };
         let settings = || {
             let settings = names.iter().map(|(name, route)| RouteSettings {
@@ -74,6 +91,7 @@ impl Instance {
                 remember: route.remember,
                 limits: route.limits,
                 flow: route.flow.clone(),
+                forwards: route.forward.is_some(),
             });
             settings.collect::<Vec<_>>()
         };
@@ -136,7 +154,7 @@ impl Instance {
         let reachability = running_sinks.iter();
         let reachability =
             reachability.map(|(name, one)| (name.clone(), Reachability::new(one.clone(), own.clone()))).collect();
-        let upkeep = Upkeep { janitors, partitions, file };
+        let upkeep = Upkeep { janitors, forwarders, partitions, file };
         Self {
             queue,
             store,

@@ -138,6 +138,7 @@ mod tests {
         let connection = Arc::new(Connection::new(client, Duration::from_secs(10)));
         let settings = RouteSettings {
             flow: None,
+            forwards: false,
             name: "r".into(),
             partitions: 1,
             max_payload: 100,

@@ -149,7 +149,15 @@ mod tests {
         let client = redis::Client::open(embedded.url()).unwrap();
         let connection = Arc::new(Connection::new(client.clone(), SOON));
         let (name, limits) = ("r".into(), RouteLimits::default());
-        let settings = RouteSettings { name, partitions: 1, max_payload: 100, remember: None, limits, flow: None };
+        let settings = RouteSettings {
+            name,
+            partitions: 1,
+            max_payload: 100,
+            remember: None,
+            limits,
+            flow: None,
+            forwards: false,
+        };
         let store = Arc::new(RedisStore::new(connection, "p", [settings]));
         let queue = Arc::new(Queue::new(store.clone(), &BTreeMap::new(), false));
         let (generations, subscriptions) = (watch::Sender::new(0), watch::Sender::new(0));

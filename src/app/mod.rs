@@ -3,7 +3,8 @@
 pub mod backend;
 mod clock;
 pub mod embedded;
-pub mod instance;
+pub mod forwarder;
+mod instance;
 mod janitor;
 mod keeper;
 mod listening;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::{
+    forwarder::{self, Forwarder},
     janitor::{self, Janitor},
     mover, restorer,
     schedules::{self, FileSchedules},
@@ -14,6 +15,8 @@ use crate::{incidents::Incidents, queue::Queue, store::redis::RedisStore};
 pub struct Upkeep {
     /// For the routes that limit their dead letters.
     pub janitors: Vec<Janitor>,
+    /// For the routes that forward them.
+    pub forwarders: Vec<Forwarder>,
     /// Routes with their number of partitions.
     pub partitions: Vec<(Arc<str>, u16)>,
     pub file: FileSchedules,
@@ -31,6 +34,7 @@ impl Upkeep {
         let registered = queue.registered();
         tokio::join!(
             janitor::run(self.janitors, store.clone(), incidents.clone(), stop.clone()),
+            forwarder::run(self.forwarders, store.clone(), queue.clone(), stop.clone()),
             restorer::run(self.partitions, store.clone(), stop.clone()),
             mover::run(store, incidents, stop.clone()),
             schedules::run(self.file, queue, registered, stop),

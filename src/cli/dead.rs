@@ -37,6 +37,8 @@ enum Command {
     Redrive(RedriveArguments),
     /// Delete dead letters
     Purge(ActArguments),
+    /// Forward dead letters again to the route of `dead.forward`
+    Forward(ActArguments),
     /// Write dead letters as NDJSON, which `import` reads
     Export(ExportArguments),
 }
@@ -47,6 +49,7 @@ pub async fn run(session: &Session<'_>, arguments: DeadArguments) -> Result<(), 
         Command::List(arguments) => list(session, arguments).await,
         Command::Redrive(arguments) => redrive(session, arguments).await,
         Command::Purge(arguments) => purge(session, arguments).await,
+        Command::Forward(arguments) => forward(session, arguments).await,
         Command::Export(arguments) => export(session, arguments).await,
     }
 }
@@ -131,6 +134,10 @@ async fn redrive(session: &Session<'_>, arguments: RedriveArguments) -> Result<(
 
 async fn purge(session: &Session<'_>, arguments: ActArguments) -> Result<(), Failure> {
     act_on(session, arguments, "purge", "purged", Map::new()).await
+}
+
+async fn forward(session: &Session<'_>, arguments: ActArguments) -> Result<(), Failure> {
+    act_on(session, arguments, "forward", "handed over", Map::new()).await
 }
 
 /// `verb` is the name of the call, `done` its participle; `more`: further fields of its body.

@@ -82,7 +82,13 @@ pub fn config(root: Root, registry: &Registry, built_in: &Dict, problems: &mut P
     let of_types = built_in(registry.sources.defaults);
     let sources = registry.sources.read(root.sources, root.source_defaults, of_types, &context, problems);
     check_sources(&sources, &route_names, is_cluster, problems);
-    let around = Surroundings { sink_names: &sink_names, sinks: &sinks, sources: &sources, max_payload };
+    let around = Surroundings {
+        sink_names: &sink_names,
+        route_names: &route_names,
+        sinks: &sinks,
+        sources: &sources,
+        max_payload,
+    };
     let routes = routes::all(root.routes, root.route_defaults, built_in("route_defaults"), &around, problems);
     checked_names(&root.schedules, "schedules", problems);
     let revision = root.schedules_revision.0;

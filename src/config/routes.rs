@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     calendar::Calendar,
-    message::{DeadLimits, MAX_PARTITIONS, Remember, RouteLimits},
+    message::{DeadLimits, Forwarding, MAX_PARTITIONS, Remember, RouteLimits},
     retry::RetryPolicy,
     sink::SinkSettings,
     source::SourceSettings,
@@ -47,6 +47,12 @@ const MOST: u64 = 1_000_000_000;
 /// Path of the default of `remember.max` for all routes.
 const MAX_DEFAULT: &str = "route_defaults.remember.max";
 
+/// Path of the default of `dead.forward` for all routes.
+const FORWARD_DEFAULT: &str = "route_defaults.dead.forward";
+
+/// Maximum number of routes over which dead letters are forwarded, one after another.
+const MAX_HOPS: usize = 3;
+
 /// Maximum bytes of a message besides its payload: metadata (64 KiB) and encoding, with a reserve.
 const LARGEST_OVERHEAD: u64 = 128 << 10;
 
@@ -67,6 +73,8 @@ pub struct RouteConfig {
     pub remember: Option<Remember>,
     pub limits: RouteLimits,
     pub dead: DeadLimits,
+    /// `None`: dead letters are not forwarded.
+    pub forward: Option<Forwarding>,
     /// `None`: always open.
     pub window: Option<Arc<Calendar>>,
     pub flow: Option<RouteFlow>,
@@ -117,6 +125,18 @@ struct Dead {
     max_age: Option<Period<60_000, LONGEST>>,
     /// Maximum number of dead letters: `partitions` to 1000000000. Beyond it the oldest are deleted.
     max_count: Option<Count>,
+    /// Route to which each dead letter is forwarded as a message that is due at once. Unless set: none.
+    forward: Option<Arc<str>>,
+    /// After it was forwarded: `keep` the dead letter, or `purge` it.
+    then: Then,
+}
+
+/// The end of a dead letter that was forwarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Then {
+    Keep,
+    Purge,
 }
 
 /// Ids that are remembered after delivery or cancellation. Scheduling a remembered id again changes nothing.
@@ -150,6 +170,8 @@ struct Retry {
 pub struct Surroundings<'a> {
     /// Also of sinks with mistakes.
     pub sink_names: &'a BTreeSet<String>,
+    /// Also of routes with mistakes.
+    pub route_names: &'a BTreeSet<String>,
     pub sinks: &'a BTreeMap<String, Arc<dyn SinkSettings>>,
     pub sources: &'a BTreeMap<String, Arc<dyn SourceSettings>>,
     /// Bytes.
@@ -177,6 +199,7 @@ pub fn all(
         let route = read::<Route>(settings, &at, &defaults, problems);
         routes.extend(route.and_then(|route| route.check(&name, &at, around, problems)).map(|route| (name, route)));
     }
+    check_forwarding(&routes, around.route_names, problems);
     routes
 }
 
@@ -220,10 +243,55 @@ impl Route {
                 max_age: self.dead.max_age.map(|age| age.0),
                 max_count: shared(self.dead.max_count, partitions, &at.key("dead").key("max_count"), problems),
             },
+            forward: self.dead.forwarding(name, &at.key("dead").key("forward"), problems),
             window: self.window.and_then(Windows::calendar),
             flow: self.flow.map(|flow| flow.check(partitions, at, problems)),
         })
     }
+}
+
+impl Dead {
+    /// The route that a default names does not forward to itself.
+    fn forwarding(self, name: &str, at: &Path, problems: &mut Problems) -> Option<Forwarding> {
+        let route = self.forward?;
+        let [written, default] =
+            [at.clone(), Path::of(FORWARD_DEFAULT)].map(|path| problems.origins.get(&path).cloned());
+        if *route == *name && written == default {
+            return None;
+        }
+        Some(Forwarding { route, purges: self.then == Then::Purge })
+    }
+}
+
+/// Refuses unknown routes, cycles, and chains of more than `MAX_HOPS` routes.
+fn check_forwarding(routes: &BTreeMap<String, RouteConfig>, names: &BTreeSet<String>, problems: &mut Problems) {
+    for name in routes.keys() {
+        let at = Path::of("routes").key(name).key("dead").key("forward");
+        let (mut chain, mut last) = (vec![&**name], routes.get(name));
+        while let Some(next) = last.and_then(|route| route.forward.as_ref()).map(|forwarding| &*forwarding.route) {
+            if chain.len() == 1 && !names.contains(next) {
+                problems.add(&at, format!("route {}", unknown(next, names)));
+                break;
+            }
+            if next == &**name {
+                let text = if chain.len() == 1 { "is the route itself".to_owned() } else { cycle(&chain, next) };
+                problems.add(&at, text);
+                break;
+            }
+            chain.push(next);
+            // A cycle that does not lead back here is reported at its own routes.
+            if chain.len() > MAX_HOPS + 1 {
+                let text = format!("forwards over more than {MAX_HOPS} routes: {}", chain.join(", "));
+                problems.add(&at, text);
+                break;
+            }
+            last = routes.get(next);
+        }
+    }
+}
+
+fn cycle(chain: &[&str], back: &str) -> String {
+    format!("forwards in a circle: {}, {back}", chain.join(", "))
 }
 
 impl Limits {

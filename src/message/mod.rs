@@ -5,6 +5,7 @@ use std::{fmt, iter, sync::Arc};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use self::forwarded::DEAD_PREFIX;
 #[cfg(test)]
 pub use self::headers::tests::any_headers;
 pub use self::{
@@ -12,6 +13,7 @@ pub use self::{
     digest::digest,
     ended::{Ended, Ending, Remember},
     flow::{EMPTY_FLOW, FlowLimits, Rate, check_flow, parse_flow, shown_flow},
+    forwarded::{DeadLetter, Forwarding},
     headers::{Header, HeaderValue, Headers},
     limits::{DeadLimits, Limit, RouteLimits},
     origin::Origin,
@@ -28,6 +30,7 @@ mod digest;
 mod ended;
 mod fields;
 mod flow;
+mod forwarded;
 #[cfg(test)]
 mod fuzz;
 mod headers;
@@ -258,7 +261,8 @@ pub fn folded_header(name: &str) -> String {
 /// Whether the transport or punctual sets the header `name`, in any spelling.
 pub fn is_reserved_header(name: &str) -> bool {
     let folded = folded_header(name);
-    RESERVED_HEADERS.contains(&folded.as_str()) || RESERVED_PREFIXES.iter().any(|prefix| folded.starts_with(prefix))
+    RESERVED_HEADERS.contains(&folded.as_str())
+        || (RESERVED_PREFIXES.iter().any(|prefix| folded.starts_with(prefix)) && !folded.starts_with(DEAD_PREFIX))
 }
 
 /// # Errors

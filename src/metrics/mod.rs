@@ -26,6 +26,8 @@ const DEAD: &str = "punctual_messages_dead_total";
 const CANCELLED: &str = "punctual_messages_cancelled_total";
 const REDRIVEN: &str = "punctual_messages_redriven_total";
 const DEAD_EVICTED: &str = "punctual_dead_evicted_total";
+const DEAD_FORWARDED: &str = "punctual_dead_forwarded_total";
+const DEAD_UNFORWARDED: &str = "punctual_dead_unforwarded";
 const PURGED: &str = "punctual_messages_purged_total";
 const RELEASED: &str = "punctual_messages_released_total";
 pub const FAILURES: &str = "punctual_delivery_failures_total";
@@ -94,6 +96,8 @@ pub fn describe() {
         DEAD_EVICTED,
         "Dead messages deleted by `dead.max_age` or `dead.max_count` of their route, by reason"
     );
+    describe_counter!(DEAD_FORWARDED, "Dead messages forwarded to the route of `dead.forward`");
+    describe_gauge!(DEAD_UNFORWARDED, "Dead messages that are not forwarded yet");
     describe_counter!(RELEASED, "Claims given back unsent or undecided, nothing counted");
     describe_counter!(FAILURES, "Attempts that were not confirmed, by kind");
     describe_counter!(LEASES_EXPIRED, "Leases that ended unsettled: crashes");
@@ -220,6 +224,15 @@ pub fn redriven(route: &str, count: u64) {
 /// `reason`: age or count.
 pub fn dead_evicted(route: &str, reason: &'static str, count: u64) {
     counter!(DEAD_EVICTED, "route" => route.to_owned(), "reason" => reason).increment(count);
+}
+
+pub fn dead_forwarded(route: &str, count: u64) {
+    counter!(DEAD_FORWARDED, "route" => route.to_owned()).increment(count);
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+pub fn dead_unforwarded(route: &str, count: u64) {
+    gauge!(DEAD_UNFORWARDED, "route" => route.to_owned()).set(count as f64);
 }
 
 pub fn restored(route: &str, count: u64) {

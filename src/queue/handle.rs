@@ -8,7 +8,7 @@ use super::{
     registry::{RouteRegistry, StartError},
 };
 use crate::store::{
-    Cancelled, DeadProgress, DeadWork, Filter, Found, Rescheduled, ScheduleStatus, Scheduled, Selection,
+    Cancelled, DeadAction, DeadProgress, DeadWork, Filter, Found, Rescheduled, ScheduleStatus, Scheduled, Selection,
 };
 use crate::{
     calendar::{Calendar, Span},
@@ -237,6 +237,9 @@ impl Queue {
             None => (0, DeadProgress::default()),
             Some(cursor) => cursor::decode_bulk(cursor)?,
         };
+        if work.action == DeadAction::Forward && !self.store.forwards(route) {
+            return Err(QueueError::NoForwarding(route.to_owned()));
+        }
         // Sequential, so that each script and all of them together are bounded.
         for (partition, _) in found.partitions.iter().filter(|(partition, _)| partition.index >= first) {
             let own = match work.selection {

@@ -166,4 +166,6 @@ pub enum QueueError {
     Store(#[from] StoreError),
     #[error("route `{0}` has no flows: it has no setting `flow`")]
     NoFlows(String),
+    #[error("route `{0}` forwards no dead letters: it has no setting `dead.forward`")]
+    NoForwarding(String),
 }

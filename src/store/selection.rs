@@ -43,6 +43,8 @@ pub enum DeadAction {
     Redrive(Expiry),
     /// Deletes them.
     Purge,
+    /// Forwards them to the route of `dead.forward`.
+    Forward,
 }
 
 /// How a redrive changes the expiry time.

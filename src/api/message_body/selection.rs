@@ -42,7 +42,7 @@ pub fn parse_dead(body: &[u8], action: DeadAction) -> Result<DeadRequest, Proble
     let mut faults = Faults::default();
     let action = match (action, faults.field("expiry", given.expiry, expiry)) {
         (DeadAction::Redrive(_), Some(expiry)) => DeadAction::Redrive(expiry),
-        (DeadAction::Purge, _) if given.expiry.is_some() => {
+        (DeadAction::Purge | DeadAction::Forward, _) if given.expiry.is_some() => {
             return Err(Problem::bad_request("`expiry` is for a redrive"));
         }
         _ => action,

@@ -315,6 +315,31 @@ fn sentinels_stand_in_place_of_the_url_of_the_defaults() {
 }
 
 #[test]
+fn dead_letters_are_forwarded_over_three_routes_and_in_no_circle() {
+    let load = |routes: &str| {
+        let yaml = format!("sinks: {{ s: {{ type: redis_list, key: k }} }}\nroutes:\n{routes}");
+        Setup::new(&[&yaml], &[]).load()
+    };
+    let chain = "  a: { sink: s, dead: { forward: b } }\n  b: { sink: s, dead: { forward: c, then: purge } }\n  \
+                 c: { sink: s, dead: { forward: d } }\n  d: { sink: s }\n";
+    let config = load(chain).unwrap_or_else(|errors| panic!("{errors}"));
+    let shown = |name: &str| config.routes[name].forward.as_ref().map(|to| (to.route.to_string(), to.purges));
+    assert_eq!(shown("a"), Some(("b".to_owned(), false)));
+    assert_eq!((shown("b"), shown("d")), (Some(("c".to_owned(), true)), None));
+    let refused = |routes: &str| load(routes).expect_err("refused").to_string();
+    let long = refused(&chain.replace("d: { sink: s }", "d: { sink: s, dead: { forward: e } }\n  e: { sink: s }"));
+    assert!(long.contains("routes.a.dead.forward: forwards over more than 3 routes: a, b, c, d, e"), "{long}");
+    let circle = refused(&chain.replace("forward: d", "forward: a"));
+    assert!(circle.contains("routes.a.dead.forward: forwards in a circle: a, b, c, a"), "{circle}");
+    let own = refused("  a: { sink: s, dead: { forward: a } }\n");
+    assert!(own.contains("routes.a.dead.forward: is the route itself"), "{own}");
+    // A default for all routes is not one for the route that it names.
+    let all = "  a: { sink: s }\n  b: { sink: s }\nroute_defaults: { dead: { forward: b } }\n";
+    let config = load(all).unwrap_or_else(|errors| panic!("{errors}"));
+    assert!(config.routes["a"].forward.is_some() && config.routes["b"].forward.is_none());
+}
+
+#[test]
 fn later_files_win_over_earlier_then_the_environment_then_the_command_line() {
     let mut setup = Setup::new(
         &[

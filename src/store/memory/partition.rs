@@ -23,6 +23,8 @@ pub struct MemoryPartition {
     pub unack: SortedSet,
     /// Score: the time of death.
     pub dead: SortedSet,
+    /// Dead letters to forward. Score: the time from which they are taken.
+    pub outbox: SortedSet,
     /// Encoded messages (`message::codec`).
     pub bodies: BTreeMap<String, Bytes>,
     /// Failures and crashes of messages in pending and unack.
@@ -54,6 +56,8 @@ pub struct PartitionSettings {
     /// The partition's share of the route's limits.
     pub limits: RouteLimits,
     pub flow: Option<FlowLimits>,
+    /// Dead letters are forwarded.
+    pub forwards: bool,
 }
 
 impl MemoryPartition {
@@ -111,6 +115,8 @@ impl MemoryPartition {
         self.attempts.remove(id);
         self.errors.insert(id.to_owned(), (now, failures, error));
         self.dead.insert(id, now);
+        // Without forwarding, the outbox is left out of each comparison.
+        self.outbox.insert(id, now);
     }
 
     /// Sets the failures of an id, and resets its crashes: a settled claim did not crash.

@@ -284,6 +284,8 @@ impl MemoryPartition {
                     self.delete(id);
                     self.records.remove(id);
                 }
+                DeadAction::Forward if self.outbox.contains(id) => {}
+                DeadAction::Forward => self.outbox.insert(id, now),
             }
         }
         if let (DeadAction::Redrive(_), false, Some(_)) = (action, dry_run, settings.flow) {
@@ -353,15 +355,41 @@ impl MemoryPartition {
         (count, left)
     }
 
-    /// Deletes the oldest dead messages beyond `most`.
-    pub fn evict(&mut self, most: u64) -> Evicted {
+    /// Deletes the oldest dead messages beyond `most`, except those in the outbox.
+    pub fn evict(&mut self, most: u64, settings: PartitionSettings) -> Evicted {
         let beyond = (self.dead.len() as u64).saturating_sub(most);
         let oldest = self.dead.iter().take(usize::try_from(beyond).unwrap_or(usize::MAX));
-        for id in oldest.map(|(id, _)| id.to_owned()).collect::<Vec<_>>() {
-            self.delete(&id);
-            self.records.remove(&id);
+        let stays = |id: &str| settings.forwards && self.outbox.contains(id);
+        let evicted: Vec<_> = oldest.map(|(id, _)| id.to_owned()).filter(|id| !stays(id)).collect();
+        for id in &evicted {
+            self.delete(id);
+            self.records.remove(id);
         }
-        Evicted { aged: 0, beyond, more: false, next: None }
+        Evicted { aged: 0, beyond: evicted.len() as u64, more: false, next: None }
+    }
+
+    /// Takes dead letters from the outbox for `hold`, in milliseconds, and perhaps forwards them; `purges`: they are deleted
+    /// after that. Returns their ids.
+    pub fn forward(&mut self, hold: u64, purges: Option<bool>, now: u64) -> Vec<String> {
+        let now = now / 1000;
+        let found: Vec<String> = self.outbox.up_to(now).map(|(id, _)| id.to_owned()).collect();
+        let (taken, gone): (Vec<_>, Vec<_>) = found.into_iter().partition(|id| self.dead.contains(id));
+        for id in &gone {
+            self.outbox.remove(id);
+        }
+        for id in &taken {
+            match purges {
+                None => self.outbox.insert(id, now + hold),
+                Some(purges) => {
+                    self.outbox.remove(id);
+                    if purges {
+                        self.delete(id);
+                        self.records.remove(id);
+                    }
+                }
+            }
+        }
+        taken
     }
 
     fn set_expiry(&mut self, id: &str, expiry: Expiry, now: u64) {

@@ -59,7 +59,8 @@ impl RedisStore {
             &keys.route,
             &keys.remembered,
         ];
-        let mut call = script::BURY.keys(&route.with_flow(all, keys)).arg(self.layout(partition)?).arg(death.failures);
+        let mut call =
+            script::BURY.keys(&route.with_outbox_and_flow(all, keys)).arg(self.layout(partition)?).arg(death.failures);
         for (message, error) in batch {
             let text = format!("{}: {}", death.reason.as_str(), shortened(error));
             let metadata = route.settings.with_flow(&message.metadata);
@@ -111,6 +112,10 @@ impl RedisStore {
                     script::REDRIVE.keys(&route.with_flow(all, keys)).arg(&keys.wake).arg(MAX_CALL_BYTES)
                 }
                 DeadAction::Purge => script::PURGE.keys(&keys.of_dead(route.settings.flow.is_some())),
+                DeadAction::Forward => {
+                    let all = vec![keys.outbox.as_str(), &keys.dead, &keys.errors];
+                    script::POST.keys(&keys.with_flow_of_each(all, route.settings.flow.is_some()))
+                }
             };
             call = call.arg(most).arg(u8::from(dry_run));
             if let DeadAction::Redrive(expiry) = work.action {
@@ -141,6 +146,7 @@ impl RedisStore {
                 match work.action {
                     DeadAction::Redrive(_) => metrics::redriven(&partition.route, count),
                     DeadAction::Purge => metrics::purged(&partition.route, count),
+                    DeadAction::Forward => self.buried(partition),
                 }
             }
             if let Some(ids) = &mut ids {
@@ -191,11 +197,14 @@ impl RedisStore {
         let settings = &self.route(&partition.route)?.settings;
         let share = u64::from(settings.partitions);
         let max_age = limits.max_age.map_or(0, |age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
+        let mut all = keys.of_dead(settings.flow.is_some());
+        all.extend(settings.forwards.then_some(&*keys.outbox));
         let reply: Vec<Value> = script::EVICT
-            .keys(&keys.of_dead(settings.flow.is_some()))
+            .keys(&all)
             .arg(max_age)
             .arg(limits.max_count.map_or(0, |count| (count / share).max(1)))
             .arg(MAX_BATCH)
+            .arg(u8::from(settings.forwards))
             .run(&self.servers)
             .await?;
         let mut reply = Reply::from(reply);

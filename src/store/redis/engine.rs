@@ -54,7 +54,7 @@ impl Store for RedisStore {
     async fn recover(&self, partition: &Partition) -> Result<Recovered, StoreError> {
         let keys = self.any_keys(partition);
         let route = self.route(&partition.route)?;
-        let all = route.with_flow(keys.of_messages(&[&keys.bytes]), &keys);
+        let all = route.with_outbox_and_flow(keys.of_messages(&[&keys.bytes]), &keys);
         let reply: Vec<Value> = script::RECOVER
             .keys(&all)
             .arg(&keys.wake)
@@ -173,7 +173,7 @@ impl RedisStore {
             Suspects::PutOff(pause) => pause.as_millis().to_string(),
         };
         let route = self.route(&partition.route)?;
-        let all = route.with_flow(
+        let all = route.with_outbox_and_flow(
             keys.of_messages(&[&keys.paused, &keys.remembered, &keys.records, &keys.claims, &keys.bytes]),
             keys,
         );
@@ -264,7 +264,7 @@ impl RedisStore {
         let keys = self.keys(partition)?;
         let route = self.route(&partition.route)?;
         let others = [&*keys.remembered, &keys.records, &keys.bytes, &keys.schedules];
-        let all = route.with_flow(keys.of_messages(&others), keys);
+        let all = route.with_outbox_and_flow(keys.of_messages(&others), keys);
         let mut call = script::SETTLE
             .keys(&all)
             .arg(&keys.wake)

@@ -75,6 +75,8 @@ pub struct PartitionKeys {
     pub bytes: String,
     /// Hash: id of a schedule -> its definition; lua/include/recurring.lua describes it.
     pub schedules: String,
+    /// Sorted set: id of a dead letter to forward -> time from which it is taken, ms.
+    pub outbox: String,
     /// String, while the route is paused: when (ms), by whom, and why, each on a line.
     pub paused: String,
     /// String: `<version> <partitions> <index> <largest payload> <ms that completed ids are remembered>`. If the route
@@ -123,6 +125,7 @@ impl PartitionKeys {
             claims: key("claims"),
             bytes: key("bytes"),
             schedules: key("schedules"),
+            outbox: key("outbox"),
             paused: key("paused"),
             route: key("route"),
             flow: FlowKeys {

@@ -14,6 +14,7 @@ mod development;
 mod engine;
 mod external;
 mod flows;
+mod forward;
 mod generations;
 mod growth;
 mod keys;
@@ -37,6 +38,7 @@ pub use dead::Evicted;
 pub use development::Coming;
 pub use engine::MAX_ERROR_BYTES;
 pub use external::{ExternalDue, ExternalEntry, ExternalPlace, MoveOutcome, MovedEntry, PendingCapacity};
+pub use forward::{HOLD, Outbox, Outgoing, Turn};
 pub use keys::DelayQueueKeys;
 pub use read::{HORIZONS, Listed, PartitionForecast, PartitionStats};
 pub use repartition::{Carried, Moved};
@@ -100,7 +102,7 @@ pub struct RedisStore {
     prefix: String,
     routes: BTreeMap<Arc<str>, StoreRoute>,
     /// Notified when a message of the route becomes dead.
-    burials: BTreeMap<Arc<str>, Arc<WakeSignal>>,
+    burials: BTreeMap<Arc<str>, Vec<Arc<WakeSignal>>>,
 }
 
 struct Bundlers {
@@ -141,6 +143,12 @@ impl StoreRoute {
     fn with_flow<'a>(&self, mut all: Vec<&'a str>, keys: &'a PartitionKeys) -> Vec<&'a str> {
         all.extend(self.settings.flow.iter().flat_map(|_| keys.flow.all()));
         all
+    }
+
+    /// Like `with_flow`, with the outbox of a route that forwards its dead letters: for scripts that make messages dead.
+    fn with_outbox_and_flow<'a>(&self, mut all: Vec<&'a str>, keys: &'a PartitionKeys) -> Vec<&'a str> {
+        all.extend(self.settings.forwards.then_some(&*keys.outbox));
+        self.with_flow(all, keys)
     }
 
     /// Whether the flows of the route are ordered.
@@ -218,12 +226,12 @@ impl RedisStore {
 
     /// Adds signals that notify when this store makes messages of their routes dead.
     #[must_use]
-    pub fn notifying_of_deaths(self, burials: BTreeMap<Arc<str>, Arc<WakeSignal>>) -> Self {
+    pub fn notifying_of_deaths(self, burials: BTreeMap<Arc<str>, Vec<Arc<WakeSignal>>>) -> Self {
         Self { burials, ..self }
     }
 
     fn buried(&self, partition: &Partition) {
-        if let Some(signal) = self.burials.get(&partition.route) {
+        for signal in self.burials.get(&partition.route).into_iter().flatten() {
             signal.notify();
         }
     }

@@ -227,6 +227,9 @@ impl RedisStore {
             for keys in [&from, to] {
                 all.extend(keys.of_messages(&[&keys.remembered, &keys.records, &keys.bytes, &keys.schedules]));
             }
+            if self.route(&former.route)?.settings.forwards {
+                all.extend([&*from.outbox, &to.outbox]);
+            }
             let mut call = script::MOVE.keys(&all).arg(&to.wake).arg(self.layout(&partition)?).arg(MAX_CALL_BYTES);
             for id in &ids {
                 call = call.arg(id.as_str());

@@ -80,6 +80,8 @@ pub struct RouteSettings {
     pub remember: Option<Remember>,
     pub limits: RouteLimits,
     pub flow: Option<RouteFlow>,
+    /// Dead letters are forwarded to another route.
+    pub forwards: bool,
 }
 
 /// The JSON of a route in `P:routes`.
@@ -168,7 +170,8 @@ impl RouteSettings {
         let remember = remember.map(|one| Remember { period: Duration::from_millis(one.r#for), max: one.max });
         let limits = limits.map_or_else(RouteLimits::default, RouteLimits::from);
         let generations = generations.unwrap_or_else(|| Generations::first(partitions));
-        let settings = Self { name: name.into(), partitions, max_payload, remember, limits, flow: None };
+        let name = name.into();
+        let settings = Self { name, partitions, max_payload, remember, limits, flow: None, forwards: false };
         ours.then_some(KnownRoute { settings, former, generations })
     }
 

@@ -52,12 +52,15 @@ scripts! {
     FENCE "fence"
     FLOWS "flows"
     FORECAST "forecast"
+    FORWARD "forward"
+    FORWARDED "forwarded"
     GET "get"
     BURY "bury"
     LIST "list"
     MOVE "move"
     PAUSE "pause"
     PERSIST "persist"
+    POST "post"
     PURGE "purge"
     PURGE_PENDING "purge_pending"
     RECOVER "recover"
@@ -92,7 +95,7 @@ macro_rules! includes {
 
 includes! {
     "attempts" "bodies" "bundle" "bytes" "claiming" "clock" "commit" "completion" "ending" "expiry" "external" "failures" "fields"
-    "filter" "flow" "flow_value" "json" "layout" "leases" "limits" "members" "passing" "places" "rates" "records"
+    "filter" "flow" "flow_value" "json" "layout" "leases" "limits" "members" "outbox" "passing" "places" "rates" "records"
     "recurring" "remembered" "revival" "scores" "seconds"
     "selection" "sizes" "taking" "turns" "utf8" "wake" "weight"
 }

@@ -91,6 +91,7 @@ async fn paths_and_methods_that_do_not_exist_are_problems_too() {
         ("POST", "/v1/routes/none/messages"),
         ("POST", "/v1/routes/none/raw"),
         ("POST", "/v1/routes/none/dead/purge"),
+        ("POST", "/v1/routes/none/dead/forward"),
         ("POST", "/v1/routes/none/pause"),
     ] {
         assert_eq!(server.call(method, path, "").await.problem(404), "unknown-route", "{path}");

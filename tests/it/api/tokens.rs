@@ -20,7 +20,7 @@ use crate::{
 
 /// Every call of the API but the probes, with route `a` and message `x` for `{route}` and `{id}`: method, path, the right
 /// that it needs.
-const CALLS: [(&str, &str, Option<Right>); 36] = [
+const CALLS: [(&str, &str, Option<Right>); 37] = [
     ("GET", "/v1/routes/a/flows", Some(Right::Read)),
     ("GET", "/v1/routes/a/flows/f", Some(Right::Read)),
     ("PATCH", "/v1/routes/a/flows/f", Some(Right::Admin)),
@@ -43,6 +43,7 @@ const CALLS: [(&str, &str, Option<Right>); 36] = [
     ("GET", "/metrics", Some(Right::Read)),
     ("POST", "/v1/routes/a/dead/redrive", Some(Right::Admin)),
     ("POST", "/v1/routes/a/dead/purge", Some(Right::Admin)),
+    ("POST", "/v1/routes/a/dead/forward", Some(Right::Admin)),
     ("POST", "/v1/routes/a/purge", Some(Right::Admin)),
     ("POST", "/v1/routes/a/pause", Some(Right::Admin)),
     ("POST", "/v1/routes/a/resume", Some(Right::Admin)),
@@ -74,7 +75,7 @@ fn body(method: &str, path: &str) -> &'static str {
         ("POST", Some("messages")) => r#"{"id":"new","delay":"1h","payload":1,"on_conflict":"replace"}"#,
         ("POST", Some("raw")) => "payload",
         ("POST", Some("repartition")) => r#"{"partitions":2}"#,
-        ("POST", Some("purge" | "redrive")) => r#"{"all":true}"#,
+        ("POST", Some("purge" | "redrive" | "forward")) => r#"{"all":true}"#,
         _ => "",
     }
 }
@@ -156,8 +157,9 @@ async fn every_call_is_answered_for_the_rights_and_routes_of_the_token_and_chang
             let called = call(token, method, path).await;
             let of_schedule = path.starts_with("/v1/schedules/s");
             if has_right && (!(of_route || of_schedule) || everywhere || routes.contains(&"a")) {
-                // The route has no flows.
+                // The route has no flows, and forwards nothing.
                 let is_done = (200..300).contains(&called.status)
+                    || (path.ends_with("/dead/forward") && called.problem(409) == "no-forwarding")
                     || (path.contains("/flows") && called.problem(404) == "no-flows");
                 assert!(is_done, "{token} {method} {path}: {}", called.text);
                 prepare().await;
@@ -249,6 +251,7 @@ async fn an_unconfigured_route_is_listed_for_a_token_of_all_routes_only() {
         remember: None,
         limits: RouteLimits::default(),
         flow: None,
+        forwards: false,
     };
     let store = RedisStore::new(Arc::new(connection), "punctual", [settings]);
     store.register().await.expect("registered");

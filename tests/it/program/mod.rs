@@ -25,6 +25,7 @@ mod failover;
 mod fair;
 mod flow;
 mod flows;
+mod forwarding;
 mod idle;
 mod lifecycle;
 mod limits;

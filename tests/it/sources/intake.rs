@@ -121,7 +121,15 @@ impl Bench {
 fn store(url: &str, remember: Option<Remember>, limits: RouteLimits) -> Arc<RedisStore> {
     let server = RedisEndpoint { url: url.into(), username: None, password: None, tls: TlsFiles::default() };
     let connection = Connection::new(client(&server).expect("a valid URL"), PATIENCE);
-    let settings = RouteSettings { name: ROUTE.into(), partitions: 1, max_payload: 1000, remember, limits, flow: None };
+    let settings = RouteSettings {
+        name: ROUTE.into(),
+        partitions: 1,
+        max_payload: 1000,
+        remember,
+        limits,
+        flow: None,
+        forwards: false,
+    };
     Arc::new(RedisStore::new(Arc::new(connection), "p", [settings]))
 }
 

@@ -21,7 +21,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::time::{Duration, Instant};
 
 use super::{
-    operation::{ROUTES, flow, flow_key, ids, limits, remember, settings},
+    operation::{self, ROUTES, flow, flow_key, ids, limits, remember, settings},
     rows::{self, PREFIX, key},
 };
 use crate::support::RedisServer;
@@ -263,6 +263,7 @@ fn store_with<const N: usize>(
         remember: remember(name),
         limits: limits(name),
         flow: flow(name).map(|limits| RouteFlow { key: flow_key(name), limits }),
+        forwards: operation::forwards(name) || (name == "one" && (partitions == 2 || flow(name).is_some())),
     };
     RedisStore::new(Arc::new(Connection::new(client, TIMEOUT)), PREFIX, routes.map(settings))
 }

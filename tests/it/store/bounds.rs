@@ -49,6 +49,7 @@ async fn every_script_takes_a_thousand_ids() {
         remember: Some(Remember { period: Duration::from_hours(1), max: 1000 }),
         limits: RouteLimits::default(),
         flow: None,
+        forwards: false,
     };
     bench.store = Arc::new(RedisStore::new(bench.store.servers().clone(), PREFIX, [settings]));
     let forget = async |bench: &mut Bench| {
@@ -207,6 +208,7 @@ async fn remembered_ids_beyond_a_smaller_bound_are_evicted_under_full_load() {
             remember,
             limits: RouteLimits::default(),
             flow: None,
+            forwards: false,
         };
         RedisStore::new(bench.store.servers().clone(), PREFIX, [settings])
     };

@@ -3,8 +3,9 @@
 use punctual::{
     message::{Metadata, NewMessage},
     store::{
-        Claim, ClaimRequest, Death, ScheduleChange, ScheduleStatus, Settlement, Transfer,
+        Claim, ClaimRequest, DeadAction, Death, ScheduleChange, ScheduleStatus, Settlement, Transfer,
         memory::{MemoryLists, MemoryPartition, PartitionSettings},
+        redis::{HOLD, Turn},
     },
 };
 
@@ -71,13 +72,18 @@ pub fn expect(
             Operation::Recover => format!("{:?}", memory.recover(now, settings)),
             Operation::Cancel(cancellation) => format!("{:?}", memory.cancel(cancellation, now, settings)),
             Operation::Reschedule(id, due) => format!("{:?}", memory.reschedule(id, *due, now, settings)),
+            Operation::Dead(DeadAction::Forward, ..) if !settings.forwards => String::new(),
             Operation::Dead(action, selection, limit, dry) => {
                 format!("{:?}", memory.act_on_dead(*action, selection, *limit, *dry, now, settings))
             }
             Operation::PurgePending(ids, limit, dry) => {
                 format!("{:?}", memory.purge_pending(ids.as_deref(), *limit, *dry, now, settings))
             }
-            Operation::Evict(most) => format!("{:?}", memory.evict(*most)),
+            Operation::Evict(most) => format!("{:?}", memory.evict(*most, settings)),
+            Operation::Forward(turn) if settings.forwards => {
+                let purges = turn.map(|turn| turn == Turn::Purge);
+                format!("{:?}", memory.forward(u64::try_from(HOLD.as_millis()).expect("short"), purges, now))
+            }
             Operation::Pause | Operation::Resume => {
                 let before = std::mem::replace(&mut memory.paused, matches!(operation, Operation::Pause));
                 format!("{:?}", memory.paused != before)

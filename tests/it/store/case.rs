@@ -14,8 +14,8 @@ use punctual::{
     store::{
         Claim, ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Death, Lease, Partition, Planned,
         Settlement, Store, StoreError, Token, Transfer,
-        memory::{MemoryLists, MemoryPartition, PartitionSettings},
-        redis::connection::classify,
+        memory::{MemoryLists, MemoryPartition, PartitionSettings, SortedSet},
+        redis::{RedisStore, Turn, connection::classify},
     },
     time::UnixMillis,
 };
@@ -25,7 +25,8 @@ use super::{
     bench::{Bench, later},
     call::{Call, LISTS, Reply, TAKEN, expect, with_errors},
     operation::{
-        Defining, Ending, FAR, Number, Operation, Pick, ROUTES, Step, partitions, revision, schedule, settings,
+        Defining, Ending, FAR, Number, Operation, Pick, ROUTES, Step, forwards, partitions, revision, schedule,
+        settings,
     },
     rows::PREFIX,
 };
@@ -112,11 +113,15 @@ impl<'a> Case<'a> {
             let mut memory = self.memory[partition].clone();
             let mut lists = self.lists.clone();
             let now = before.micros.max(now * 1000);
+            let settings = settings(partition);
             let expected = if is_refused {
                 REFUSED.to_owned()
             } else {
-                expect(&mut memory, &mut lists, (call, &partition.route, settings(partition)), &reply, now)
+                expect(&mut memory, &mut lists, (call, &partition.route, settings), &reply, now)
             };
+            if !settings.forwards {
+                memory.outbox = SortedSet::default();
+            }
             let differs = explained.insert((memory, lists, expected));
             if differs.2 == reply.text && differs.0 == reply.rows && differs.1 == reply.lists {
                 break;
@@ -297,6 +302,7 @@ impl Case<'_> {
                 Operation::Recover => shown(store.recover(partition).await),
                 Operation::Cancel(cancellation) => shown(store.cancel(partition, cancellation).await),
                 Operation::Reschedule(id, due) => shown(store.reschedule(partition, id, *due).await),
+                Operation::Dead(DeadAction::Forward, ..) if !forwards(&partition.route) => String::new(),
                 Operation::Dead(action, selection, limit, dry) => {
                     let (action, limit, dry_run, deadline) = (*action, *limit, *dry, later());
                     let work = DeadWork { action, selection, limit, dry_run, deadline };
@@ -311,6 +317,7 @@ impl Case<'_> {
                     let limits = DeadLimits { max_age: None, max_count: Some(*most * count_of(&partition.route)) };
                     shown(store.evict(partition, limits).await)
                 }
+                Operation::Forward(turn) if forwards(&partition.route) => shown(forward(store, partition, *turn).await),
                 Operation::Pause => shown(store.pause(partition, "ops", "two\nlines").await),
                 Operation::Resume => shown(store.resume(partition).await),
                 Operation::Define(Defining::Set(definition, replaces, next)) => {
@@ -343,6 +350,15 @@ impl Case<'_> {
         }
         lists
     }
+}
+
+/// Takes what is in the outbox, and ends its turn or not.
+async fn forward(store: &RedisStore, partition: &Partition, turn: Option<Turn>) -> Result<Vec<String>, StoreError> {
+    let taken = store.take_outbox(partition).await?.taken;
+    if let Some(turn) = turn {
+        store.end_turn(partition, &taken, turn).await?;
+    }
+    Ok(taken.iter().map(|one| one.id.to_string()).collect())
 }
 
 /// Its partitions.
@@ -384,7 +400,8 @@ impl Operation {
             | Operation::Produce(_)
             | Operation::Reschedule(..)
             | Operation::Define(Defining::Set(..))
-            | Operation::Dead(DeadAction::Redrive(_), ..) => true,
+            | Operation::Forward(_)
+            | Operation::Dead(DeadAction::Redrive(_) | DeadAction::Forward, ..) => true,
             _ => false,
         }
     }
@@ -407,6 +424,7 @@ impl Operation {
             Operation::Define(Defining::Set(..))
             | Operation::Reschedule(..)
             | Operation::PurgePending(_, _, false)
+            | Operation::Forward(_)
             | Operation::Dead(_, _, _, false) => false,
             _ => true,
         }

@@ -114,6 +114,7 @@ pub fn rows() -> MemoryPartition {
         .into();
     let records = ["failed", "held", "dead", "long-gone", "ended"].map(|id| (id.to_owned(), record(7)));
     rows.records = records.into();
+    rows.outbox = set(&[("dead", LONG_AGO), ("dead-crashed", FAR_AHEAD), ("long-gone", LONG_AGO)]);
     rows.dead = set(&[("dead", LONG_AGO), ("dead-crashed", LONG_AGO + 1), ("dead-lost", LONG_AGO + 2)]);
     rows
 }

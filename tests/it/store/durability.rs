@@ -46,8 +46,15 @@ impl Pair {
         let client = redis::Client::open(self.master.url()).expect("a valid URL");
         let connection = || Arc::new(Connection::new(client.clone(), PATIENCE));
         let limits = punctual::message::RouteLimits::default();
-        let route =
-            RouteSettings { name: "r".into(), partitions: 1, max_payload: 100, remember: None, limits, flow: None };
+        let route = RouteSettings {
+            name: "r".into(),
+            partitions: 1,
+            max_payload: 100,
+            remember: None,
+            limits,
+            flow: None,
+            forwards: false,
+        };
         RedisStore::new(connection(), "p", [route])
             .confirming_over(connection(), Durability { replicas, timeout: WAIT })
     }

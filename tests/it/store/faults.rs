@@ -16,7 +16,9 @@ use super::{
 };
 
 /// What needs memory, and may wait until there is some.
-const GROWING: [&str; 16] = [
+const GROWING: [&str; 18] = [
+    "end a turn in vain",
+    "post",
     "set a schedule",
     "change a schedule",
     "keep a schedule",
@@ -58,7 +60,15 @@ const READING: [&str; 20] = [
     "summary",
 ];
 /// Scenes that do not read a key that they pass: it may hold anything.
-const UNTOUCHED: [(&str, &str); 96] = [
+const UNTOUCHED: [(&str, &str); 104] = [
+    ("end a turn", "messages"),
+    ("end a turn", "attempts"),
+    ("end a turn", "errors"),
+    ("end a turn", "records"),
+    ("end a turn in vain", "messages"),
+    ("end a turn in vain", "attempts"),
+    ("end a turn in vain", "errors"),
+    ("end a turn in vain", "records"),
     ("change a schedule", "bytes"),
     ("keep a schedule", "bytes"),
     ("set a schedule", "attempts"),
@@ -211,8 +221,11 @@ async fn a_value_of_another_type_at_a_key_is_reported_and_nothing_changes() {
             let of_flows = FLOW_KEYS.iter().any(|name| key.ends_with(&format!(":{name}")));
             // Which of the flow keys a call reads depends on what it finds. Only ends of occurrences read schedules.
             let of_schedules = key.ends_with(":schedules") && !scene.contains("schedule");
+            // Only deaths write to the outbox.
+            let of_outbox = key.ends_with(":outbox");
             let untouched = of_flows
                 || of_schedules
+                || of_outbox
                 || UNTOUCHED.iter().any(|(one, name)| *one == split(scene).0 && key.ends_with(name));
             match result {
                 Err(StoreError::WrongType { .. }) => {}

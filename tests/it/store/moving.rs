@@ -93,6 +93,8 @@ async fn a_route_moves_with_all_that_it_holds_and_back() {
         pipe.hdel(key(&partition(), "records"), text);
         pipe.exec_async(&mut bench.raw).await.expect("the server answers");
     }
+    // The route forwards nothing.
+    redis::cmd("DEL").arg(key(&partition(), "outbox")).exec_async(&mut bench.raw).await.expect("the server answers");
     let rows = bench.rows(&partition()).await;
     let () = redis::cmd("SET")
         .arg(key(&partition(), "bytes"))

@@ -12,7 +12,7 @@ use punctual::{
     sink::template::FlowTemplate,
     store::{
         ClaimRequest, DeadAction, Expiry, Filter, NextOccurrence, Partition, ScheduleDefinition, ScheduleOwner,
-        Selection, Sent, Suspects, memory::PartitionSettings,
+        Selection, Sent, Suspects, memory::PartitionSettings, redis::Turn,
     },
     time::{Due, LAST_MILLIS, UnixMillis},
 };
@@ -97,6 +97,8 @@ pub enum Operation {
     PurgePending(Option<Vec<MessageId>>, u64, bool),
     /// To so many dead ones.
     Evict(u64),
+    /// Takes what is in the outbox, and ends its turn or not.
+    Forward(Option<Turn>),
     Pause,
     Resume,
     Define(Defining),
@@ -157,6 +159,11 @@ pub struct Pick {
     pub list: usize,
 }
 
+/// Whether the dead letters of the route are forwarded.
+pub fn forwards(route: &str) -> bool {
+    matches!(route, "three" | "ordered")
+}
+
 /// Every partition of the model.
 pub fn partitions() -> Vec<Partition> {
     ROUTES.into_iter().flat_map(|(route, count)| Partition::all(&route.into(), count).collect::<Vec<_>>()).collect()
@@ -172,7 +179,7 @@ pub fn settings(partition: &Partition) -> PartitionSettings {
         let keep = u64::try_from(period.as_millis()).expect("short");
         (keep, max.div_ceil(u32::from(count)) as usize)
     });
-    PartitionSettings { keep, max, limits, flow: flow(&partition.route) }
+    PartitionSettings { keep, max, limits, flow: flow(&partition.route), forwards: forwards(&partition.route) }
 }
 
 /// Ids that live in `partition`.
@@ -222,6 +229,7 @@ fn operation(ids: &[MessageId]) -> impl Strategy<Value = Operation> + use<> {
         1 => (some_ids(), 1..5_u64, any::<bool>())
             .prop_map(|(ids, limit, dry)| Operation::PurgePending(ids, limit, dry)),
         1 => (3..9_u64).prop_map(Operation::Evict),
+        2 => select(vec![None, Some(Turn::Keep), Some(Turn::Purge)]).prop_map(Operation::Forward),
         1 => Just(Operation::Pause),
         2 => Just(Operation::Resume),
         4 => defining().prop_map(Operation::Define),
@@ -259,7 +267,7 @@ fn due_at() -> impl Strategy<Value = UnixMillis> {
 
 fn action() -> impl Strategy<Value = DeadAction> {
     let expiry = prop_oneof![Just(Expiry::Drop), Just(Expiry::Keep), (1..=FAR).prop_map(Expiry::After)];
-    prop_oneof![expiry.prop_map(DeadAction::Redrive), Just(DeadAction::Purge)]
+    prop_oneof![2 => expiry.prop_map(DeadAction::Redrive), 2 => Just(DeadAction::Purge), 1 => Just(DeadAction::Forward)]
 }
 
 fn selection(ids: Vec<MessageId>) -> impl Strategy<Value = Selection> {

@@ -37,6 +37,12 @@ pub async fn read(connection: &mut MultiplexedConnection, partition: &Partition)
     pipe.get(key(partition, "bytes"));
     let (pending, unack, dead, remembered, bodies, attempts, errors, records, mut claims, paused, bytes): Reply =
         pipe.query_async(connection).await.expect("our keys hold our types");
+    let outbox: Set = redis::cmd("ZRANGE")
+        .arg(key(partition, "outbox"))
+        .arg(&["0", "-1", "WITHSCORES"])
+        .query_async(connection)
+        .await
+        .expect("our keys hold our types");
     let latest = claims.remove("latest").map(|text| {
         let (instance, at) = text.split_once(' ').expect("an instance and a time");
         (self::instance(instance), at.parse().expect("microseconds"))
@@ -45,6 +51,7 @@ pub async fn read(connection: &mut MultiplexedConnection, partition: &Partition)
         pending: whole_scores(pending),
         unack: whole_scores(unack),
         dead: whole_scores(dead),
+        outbox: whole_scores(outbox),
         bodies: bodies.into_iter().map(|(id, body)| (id, body.into())).collect(),
         attempts: attempts.into_iter().map(|(id, text)| (id, counts(&text))).collect(),
         errors: errors.into_iter().map(|(id, text)| (id, failure(&text))).collect(),
@@ -123,7 +130,9 @@ fn schedule_text(one: &MemorySchedule) -> Vec<u8> {
 /// Puts `rows` into an empty partition.
 pub async fn write(rows: &MemoryPartition, connection: &mut MultiplexedConnection, partition: &Partition) {
     let mut pipe = redis::pipe();
-    for (name, set) in [("pending", &rows.pending), ("unack", &rows.unack), ("dead", &rows.dead)] {
+    for (name, set) in
+        [("pending", &rows.pending), ("unack", &rows.unack), ("dead", &rows.dead), ("outbox", &rows.outbox)]
+    {
         for (id, score) in set.iter() {
             pipe.zadd(key(partition, name), id, score).ignore();
         }

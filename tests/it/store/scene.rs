@@ -11,7 +11,7 @@ use punctual::{
     store::{
         ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Death, Expiry, FieldChange, Filter, FlowChange,
         Lease, PARKED, Partition, Selection, Sent, Settlement, Store, StoreError, Suspects, Token, Transfer,
-        redis::{RedisStore, RegistrationError},
+        redis::{Outgoing, RedisStore, RegistrationError, Turn},
     },
     time::{Due, UnixMillis},
 };
@@ -192,6 +192,22 @@ impl Bench {
             "summary" => drop(store.summary(&partition, &Filter::default(), None).await?),
             "forecast" => drop(store.forecast(&partition, None, 60_000, 10).await?),
             "stats" => drop(store.stats(&partition).await?),
+            "forward" => drop(store.take_outbox(&partition).await?),
+            "end a turn" | "end a turn and purge" | "end a turn in vain" => {
+                let turn = match scene {
+                    "end a turn" => Turn::Keep,
+                    "end a turn in vain" => Turn::Again(Duration::from_secs(5)),
+                    _ => Turn::Purge,
+                };
+                let taken = |id: &str, score: u64, died| Outgoing::taken(self::id(id), score, died);
+                let all = [
+                    taken("dead", LONG_AGO, LONG_AGO),
+                    taken("dead-crashed", LONG_AGO, LONG_AGO + 1),
+                    taken("long-gone", LONG_AGO, LONG_AGO),
+                ];
+                store.end_turn(&partition, &all, turn).await?;
+            }
+            "post" => act_on_dead(&store, DeadAction::Forward, &all_dead(), false).await?,
             "purge all" => act_on_dead(&store, DeadAction::Purge, &all_dead(), false).await?,
             "purge some" => act_on_dead(&store, DeadAction::Purge, &some_dead(), false).await?,
             "purge no dead" => act_on_dead(&store, DeadAction::Purge, &all_dead(), true).await?,

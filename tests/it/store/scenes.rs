@@ -1,7 +1,7 @@
 //! The names of the scenes.
 
 /// Scene, and the script that it is about.
-pub const SCENES: [(&str, &str); 110] = [
+pub const SCENES: [(&str, &str); 117] = [
     ("ack", "settle"),
     ("bury", "settle"),
     ("cancel pending", "cancel"),
@@ -22,6 +22,13 @@ pub const SCENES: [(&str, &str); 110] = [
     ("evict", "evict"),
     ("fence", "fence"),
     ("forecast", "forecast"),
+    ("forward", "forward"),
+    ("end a turn", "forwarded"),
+    ("end a turn and purge", "forwarded"),
+    ("end a turn in vain", "forwarded"),
+    ("forward, flows", "forward"),
+    ("end a turn and purge, flows", "forwarded"),
+    ("post", "post"),
     ("get", "get"),
     ("bury new", "bury"),
     ("list", "list"),

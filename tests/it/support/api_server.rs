@@ -104,6 +104,7 @@ impl ApiServer {
             remember: setup.remember,
             limits: setup.limits,
             flow: None,
+            forwards: false,
         };
         let store = RedisStore::new(connection(), "punctual", setup.routes.iter().map(settings));
         let store = Arc::new(store.listing_over(connection()));

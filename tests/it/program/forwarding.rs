@@ -1,0 +1,138 @@
+//! Dead letters that are forwarded to another route.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde_json::json;
+
+use super::{client::Client, eventually};
+use crate::support::{
+    RedisServer,
+    punctual::Punctual,
+    receiver::{Behaviour, Receiver},
+};
+
+const SOON: Duration = Duration::from_secs(30);
+
+fn configuration(redis: &RedisServer, endpoint: &Receiver, desk: &Receiver, then: &str) -> String {
+    format!(
+        "redis: {{ url: '{}' }}\n\
+         sinks:\n  shop: {{ type: http, url: '{}', timeout: 5s }}\n  desk: {{ type: http, url: '{}', timeout: 5s }}\n\
+         routes:\n  orders: {{ sink: shop, partitions: 3, retry: {{ max_attempts: 1 }}, dead: {{ forward: support, then: {then} }} }}\n  \
+         support: {{ sink: desk, limits: {{ messages: 5000 }} }}\n",
+        redis.url(),
+        endpoint.url(),
+        desk.url(),
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_death_arrives_at_the_other_route_and_tells_of_itself() {
+    let (redis, shop, desk) = (RedisServer::start().await, Receiver::start(), Receiver::start());
+    shop.behave(Behaviour::Status(400));
+    let punctual = Punctual::start(&configuration(&redis, &shop, &desk, "keep")).await;
+    let client = Client::of(&punctual);
+    client.schedule("orders", r#"{"id":"a","headers":{"X-Tenant":"t"},"payload":{"order":1}}"#).await;
+    let arrived = desk.wait_for(1, Duration::from_secs(5)).await.remove(0);
+    let stats = eventually("it is dead, and forwarded", SOON, async || {
+        let stats = client.stats("orders").await;
+        (stats["dead"] == 1).then_some(stats)
+    })
+    .await;
+    assert_eq!(stats["pending"], 0);
+    assert!(arrived.id().starts_with("dead~orders~a~"), "{}", arrived.id());
+    assert_eq!(&arrived.body[..], br#"{"order":1}"#);
+    for (name, value) in [
+        ("x-tenant", "t"),
+        ("punctual-dead-route", "orders"),
+        ("punctual-dead-reason", "rejected"),
+        ("punctual-dead-attempts", "1"),
+        ("punctual-dead-id", "a"),
+    ] {
+        assert_eq!(arrived.header(name), value, "{name}");
+    }
+    assert!(arrived.header("punctual-dead-error").contains("400"), "{:?}", arrived.headers);
+    assert!(arrived.header("punctual-dead-due").ends_with('Z'));
+
+    // Once redriven, it dies again: another death, another id.
+    client.call("POST", "/v1/routes/orders/dead/redrive", r#"{"all":true}"#).await;
+    let again = desk.wait_for(2, SOON).await.remove(1);
+    assert_ne!(again.id(), arrived.id());
+    // By request a death is forwarded again, with its id.
+    let forwarded = punctual.command(&["dead", "forward", "orders", "--all", "--yes", "-c", "punctual.yaml"]).await;
+    assert_eq!(forwarded.code, Some(0), "{forwarded:?}");
+    let third = desk.wait_for(3, SOON).await.remove(2);
+    assert_eq!(third.id(), again.id());
+    let refused = client.call("POST", "/v1/routes/support/dead/forward", r#"{"all":true}"#).await;
+    assert_eq!(refused.status, 409, "{}", refused.text);
+    let page = client.call("GET", "/metrics", "").await.text;
+    assert!(page.contains("punctual_dead_forwarded_total{route=\"orders\"} 3"), "{page}");
+    assert!(page.contains("punctual_dead_unforwarded{route=\"orders\"} 0"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kills_a_full_route_and_a_pause_lose_no_death() {
+    const COUNT: usize = 3000;
+    let (redis, shop, desk) = (RedisServer::start().await, Receiver::start(), Receiver::start());
+    shop.behave(Behaviour::Status(400));
+    let text = configuration(&redis, &shop, &desk, "purge").replace("messages: 5000", "messages: 100");
+    let mut instances = [Punctual::start(&text).await, Punctual::start(&text).await];
+    let client = Client::of(&instances[1]);
+    client.call("POST", "/v1/routes/support/pause", "").await;
+    for chunk in 0..COUNT / 100 {
+        let messages: Vec<_> =
+            (0..100).map(|n| json!({ "id": format!("m{}", chunk * 100 + n), "payload": n })).collect();
+        client.schedule("orders", &json!(messages).to_string()).await;
+    }
+    eventually("the other route is full", SOON, async || {
+        (client.stats("support").await["pending"] == 100).then_some(())
+    })
+    .await;
+    client.call("POST", "/v1/routes/support/resume", "").await;
+    for round in 0..6 {
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        let victim = &mut instances[round % 2];
+        victim.kill().await;
+        victim.restart().await;
+    }
+    eventually("all were forwarded", Duration::from_mins(2), async || {
+        let (orders, support) = (client.stats("orders").await, client.stats("support").await);
+        let is_over = [&orders["pending"], &orders["unack"], &orders["dead"], &support["pending"], &support["unack"]];
+        is_over.iter().all(|count| **count == 0).then_some(())
+    })
+    .await;
+    let mut by_message: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for request in desk.requests() {
+        by_message.entry(request.header("punctual-dead-id").to_owned()).or_default().push(request.id().to_owned());
+    }
+    assert_eq!(by_message.len(), COUNT, "each death arrived");
+    let doubles = by_message.values().filter(|ids| ids.len() > 1).count();
+    println!("forwarding: {doubles} of {COUNT} arrived more than once after 6 kills");
+    for ids in by_message.values() {
+        assert!(ids.iter().all(|id| *id == ids[0]), "a death has one id: {ids:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_forwarded_is_not_evicted() {
+    let (redis, shop, desk) = (RedisServer::start().await, Receiver::start(), Receiver::start());
+    shop.behave(Behaviour::Status(400));
+    desk.behave(Behaviour::Status(200));
+    let text = configuration(&redis, &shop, &desk, "keep")
+        .replace("then: keep", "then: keep, max_count: 3")
+        .replace("messages: 5000", "messages: 5");
+    let punctual = Punctual::start(&text).await;
+    let client = Client::of(&punctual);
+    client.call("POST", "/v1/routes/support/pause", "").await;
+    let messages: Vec<_> = (0..20).map(|n| json!({ "id": format!("m{n}"), "payload": n })).collect();
+    client.schedule("orders", &json!(messages).to_string()).await;
+    eventually("five were forwarded", SOON, async || (client.stats("support").await["pending"] == 5).then_some(()))
+        .await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(client.stats("orders").await["dead"].as_u64().unwrap() >= 15, "they wait to be forwarded");
+    client.call("POST", "/v1/routes/support/resume", "").await;
+    eventually("all arrived, and the limit holds", Duration::from_mins(1), async || {
+        let is_over = desk.count() == 20 && client.stats("orders").await["dead"].as_u64().unwrap() <= 3;
+        is_over.then_some(())
+    })
+    .await;
+}
