@@ -81,7 +81,12 @@ async fn read_overdue(queue: &Queue) -> Result<(), QueueError> {
     let overdue = now.saturating_sub(FOLLOW_MILLIS);
     for (_, name) in shown.iter().take_while(|(at, _)| *at < overdue).take(MAX_FOLLOWED) {
         let Ok(id) = MessageId::of_schedule(name) else { continue };
-        metrics::schedule_next(name, queue.find_schedule(&id).await?.and_then(|one| one.sends_at()));
+        match queue.find_schedule(&id).await {
+            Ok(one) => metrics::schedule_next(name, one.and_then(|one| one.sends_at())),
+            Err(error @ QueueError::Store(StoreError::Unavailable { .. })) => return Err(error),
+            // Its route might be one with keys of another type.
+            Err(error) => tracing::debug!(schedule = name, %error, "cannot be read for the metrics"),
+        }
     }
     Ok(())
 }
@@ -110,14 +115,15 @@ impl FileSchedules {
     /// When Redis is unavailable, or a schedule is being moved: to be repeated.
     async fn apply(&self, queue: &Queue, is_first: bool) -> Result<(), ScheduleError> {
         let all = read_all(queue).await?;
-        let known: BTreeMap<_, _> = all.iter().map(|one| (&one.state.id, one)).collect();
+        let mut known: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for one in &all {
+            known.entry(&one.state.id).or_default().push(one);
+        }
         let owner = ScheduleOwner::File { revision: self.revision };
         let is_set = |new: &NewSchedule| {
-            known.get(&new.id).is_some_and(|one| {
-                let RouteSchedule { route, state } = one;
-                let is_same = *route == new.route && state.recurring.revision == new.revision();
-                is_same && state.owner == owner && !state.is_lost
-            })
+            let Some([RouteSchedule { route, state }]) = known.get(&new.id).map(Vec::as_slice) else { return false };
+            let is_same = *route == new.route && state.recurring.revision == new.revision();
+            is_same && state.owner == owner && !state.is_lost
         };
         for new in self.schedules.iter().filter(|new| !is_set(new)) {
             let name = new.id.schedule().unwrap_or_default();

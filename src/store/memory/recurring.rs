@@ -40,13 +40,15 @@ impl MemoryPartition {
         };
         let mut score = now;
         match plan {
-            None => planned = 0,
+            None => (due, planned) = (due.max(one.since), 0),
             Some(plan) if plan.revision == one.revision => {
                 planned = now;
                 (due, score) = plan.occurrence.map_or((NEVER, NEVER), |occurrence| (occurrence.get(), plan.at.get()));
             }
+            Some(_) if one.since > 0 => (due, planned) = (one.since, 0),
             Some(_) => {}
         }
+        one.since = 0;
         if one.is_paused {
             score = NEVER;
         }
@@ -117,6 +119,11 @@ impl MemoryPartition {
             is_paused: was.as_ref().is_some_and(|was| was.is_paused),
             owner: definition.owner,
             flow: definition.metadata.flow.clone().unwrap_or_default(),
+            since: match &was {
+                Some(was) if next == NextOccurrence::Kept || change == ScheduleChange::Unchanged => was.since,
+                _ if self.is_busy(id) => now,
+                _ => 0,
+            },
             runs: was.map(|was| was.runs).unwrap_or_default(),
             tail: codec::tail(&definition.metadata, &definition.payload),
         };
