@@ -46,7 +46,7 @@ end
 -- Puts the message into `pending`.
 local function wait(score)
   leave()
-  if flow then number_flows(steps, flow, { id }, { was.flow }) end
+  if flow then number_flows(steps, flow, { id }, { was.flow }, at == 0) end
   add(steps, 'ZADD', pending, { whole(score), id }, { { 'ZREM', pending, id } })
   if score < (earliest or math.huge) then is_open = true end
 end

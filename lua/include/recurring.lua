@@ -52,12 +52,14 @@ end
 
 -- Adds the steps that return a schedule to `pending` after a claim, with the run `run` if any. `plan` has what follows:
 -- the revision of the rule by which it was planned, the occurrence and its score. Returns the score, the size of the
--- body and the flow; nothing if the schedule was deleted.
+-- body, the flow, and whether it is to be planned; nothing if the schedule was deleted.
 local function recur(steps, keys, id, now, run, plan)
   local one = definition(keys.schedules, id)
   if not one then return end
   local old = redis.call('HGET', keys.messages, id)
   local due, at = occurrence(old)
+  -- The body was deleted by hand.
+  if due == 0 then due = now end
   local score, done = now, due
   if plan and plan.revision == one.revision then
     due, at, score = plan.due, now, plan.score
@@ -81,22 +83,24 @@ local function recur(steps, keys, id, now, run, plan)
   drop(steps, keys.attempts, { id })
   drop(steps, keys.errors, { id })
   insert(steps, { 'ZADD', keys.pending, whole(score), id })
-  return score, #body, one.flow
+  return score, #body, one.flow, at == 0
 end
 
--- Adds the steps of `recur` for each of `occurrences`, { id, run, plan }. Returns the ids and flows of the schedules, the
--- bytes of their bodies, and the lowest score. The ids of schedules that were deleted are added to `completed`.
+-- Adds the steps of `recur` for each of `occurrences`, { id, run, plan }. Returns the ids and flows of the schedules,
+-- whether each is to be planned, the bytes of their bodies, and the lowest score. The ids of schedules that were deleted
+-- are added to `completed`.
 local function recur_each(steps, keys, occurrences, now, completed)
-  local ids, flows, bytes, earliest = {}, {}, 0, math.huge
+  local ids, flows, unplanned, bytes, earliest = {}, {}, {}, 0, math.huge
   for _, one in ipairs(occurrences) do
     local id, run, plan = unpack(one, 1, 3)
-    local score, size, name = recur(steps, keys, id, now, run, plan)
+    local score, size, name, is_unplanned = recur(steps, keys, id, now, run, plan)
     if score then
-      ids[#ids + 1], flows[#flows + 1] = id, name
+      local n = #ids + 1
+      ids[n], flows[n], unplanned[n] = id, name, is_unplanned
       bytes, earliest = bytes + size, math.min(earliest, score)
     else
       completed[#completed + 1] = id
     end
   end
-  return ids, flows, bytes, earliest
+  return ids, flows, unplanned, bytes, earliest
 end

@@ -34,6 +34,9 @@ impl MemoryPartition {
     pub(super) fn recur(&mut self, id: &str, now: u64, kind: char, plan: Option<&Planned>, flows: bool) -> bool {
         let Some(mut one) = self.schedules.get(id).cloned() else { return false };
         let (mut due, mut planned) = self.occurrence(id);
+        if due == 0 {
+            due = now;
+        }
         let run = match plan {
             None => Some(format!("{kind}{due}+{}", now.saturating_sub(due))),
             Some(plan) => (plan.missed > 0).then(|| format!("m{now}+{}", plan.missed)),
@@ -63,7 +66,7 @@ impl MemoryPartition {
         self.errors.remove(id);
         self.pending.insert(id, score);
         if flows {
-            self.number_flows(&[(id.to_owned(), one.flow.clone())], false);
+            self.number_flows(&[(id.to_owned(), one.flow.clone())], planned == 0);
         }
         self.schedules.insert(id.to_owned(), one);
         true
@@ -87,7 +90,8 @@ impl MemoryPartition {
     fn wait(&mut self, id: &str, score: u64, now: u64, settings: PartitionSettings) {
         self.leave(id, now, settings);
         if settings.flow.is_some() {
-            self.number_flows(&[(id.to_owned(), self.schedules[id].flow.clone())], false);
+            let is_unplanned = self.occurrence(id).1 == 0;
+            self.number_flows(&[(id.to_owned(), self.schedules[id].flow.clone())], is_unplanned);
         }
         self.pending.insert(id, score);
     }

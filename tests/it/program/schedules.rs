@@ -82,13 +82,16 @@ async fn four_instances_send_each_occurrence_once_and_miss_none_when_one_is_kill
         let distinct: BTreeSet<_> = times.iter().collect();
         assert_eq!((distinct.len(), holes(times, 1000)), (times.len(), Vec::new()), "{name}: {times:?}");
     }
+    let before: usize = quiet.values().map(Vec::len).sum();
+    println!("quiet: {before} occurrences, none repeated");
 
-    let end = Instant::now() + seconds(6, 600);
+    let (end, mut kills) = (Instant::now() + seconds(6, 600), 0);
     for n in 0.. {
         sleep(seconds(2, 10)).await;
         let killed: &mut Punctual = &mut instances[n % 4];
         killed.kill().await;
         killed.restart().await;
+        kills += 1;
         if Instant::now() > end {
             break;
         }
@@ -103,6 +106,9 @@ async fn four_instances_send_each_occurrence_once_and_miss_none_when_one_is_kill
     for (name, times) in &all {
         assert_eq!(holes(times, 1000), Vec::<u64>::new(), "{name}: {times:?}");
     }
+    let (sent, distinct): (usize, usize) =
+        (all.values().map(Vec::len).sum(), all.values().map(|times| times.iter().collect::<BTreeSet<_>>().len()).sum());
+    println!("{kills} kills: {} occurrences, {} repeated", distinct - before, sent - distinct);
     let client = Client::of(&instances[0]);
     assert_eq!(client.stats("hooks").await["dead"], 0);
 }
@@ -341,6 +347,49 @@ async fn a_rule_that_is_set_during_a_retry_has_no_occurrences_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_deleted_in_flight_repeats_no_occurrence() {
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    receiver.behave(Behaviour::Delay(Duration::from_millis(500)));
+    let schedules = json!({ "bare": { "route": "hooks", "every": "1s", "payload": "x", "missed": { "all": 1000 } } });
+    let mut text = configuration(&redis, &receiver, &schedules);
+    text["routes"]["hooks"]["partitions"] = 1.into();
+    let _punctual = Punctual::start(&text.to_string()).await;
+    receiver.wait_for(2, MAX_WAIT).await;
+    let messages = "{punctual:hooks:0/1}:messages";
+    let deleted: u64 = redis::cmd("HDEL")
+        .arg(messages)
+        .arg("bare@")
+        .query_async(&mut redis.connection().await)
+        .await
+        .expect("deleted");
+    assert_eq!(deleted, 1);
+    let found = times(&receiver.wait_for(6, MAX_WAIT).await);
+    let distinct: BTreeSet<_> = found["bare"].iter().collect();
+    assert!(found["bare"].is_sorted() && distinct.len() == found["bare"].len(), "{found:?}");
+}
+
+/// Two schedules that use the whole rate of their flow: what follows each occurrence is planned in between.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_plan_of_a_schedule_takes_no_slot_of_the_rate() {
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    let one = json!({ "route": "hooks", "every": "2s", "payload": "x", "flow": "f", "missed": { "all": 1000 } });
+    let mut text = configuration(&redis, &receiver, &json!({ "a": one, "b": one }));
+    text["routes"]["hooks"]["flow"] = json!({ "rate": "1/s", "burst": 1 });
+    text["routes"]["hooks"]["partitions"] = 1.into();
+    let punctual = Punctual::start(&text.to_string()).await;
+    let client = Client::of(&punctual);
+    let requests = receiver.wait_for(10, MAX_WAIT).await;
+    let late: Vec<u64> = requests.iter().map(|one| one.arrived.saturating_sub(occurrence(one.id()).1)).collect();
+    assert!(late.iter().all(|late| *late < 2500), "{late:?}");
+    for (name, times) in times(&requests) {
+        assert_eq!(holes(&times, 2000), Vec::<u64>::new(), "{name}");
+        // It is planned at once, and not in the next slot.
+        let planned = async || client.call("GET", &format!("/v1/schedules/{name}"), "").await.json["next"].is_string();
+        eventually("the next one", Duration::from_millis(900), async || planned().await.then_some(())).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_schedule_that_lost_its_message_is_set_again_at_the_next_start() {
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     let mut punctual = Punctual::start(&configuration(&redis, &receiver, &json!({})).to_string()).await;
@@ -484,12 +533,21 @@ async fn a_file_owns_its_schedules_over_restarts_older_files_and_an_emptied_redi
     old.restart().await;
     sleep(Duration::from_secs(1)).await;
     are(&new, &[("a", "1h"), ("b", "2h"), ("c", "1h")]).await;
-    // What the older file has alone ends with it: the next start of the newer one deletes it.
-    old.terminate().await;
-    let mut new = new;
-    new.terminate().await;
-    new.restart().await;
+    // What the older file has alone is deleted when the newer one is applied again: in its interval, when a route is
+    // registered again, or at a start. The older one does not set it again.
+    let apply = async |punctual: &Punctual, message: &str| {
+        let mut connection = redis.connection().await;
+        let keys: Vec<String> =
+            redis::cmd("KEYS").arg("{punctual:hooks:*}:route").query_async(&mut connection).await.expect("keys");
+        let () = redis::cmd("DEL").arg(keys).query_async(&mut connection).await.expect("deleted");
+        Client::of(punctual).schedule("hooks", &json!({ "payload": message }).to_string()).await;
+    };
+    apply(&new, "the newer file is applied").await;
     are(&new, &[("a", "1h"), ("b", "2h")]).await;
+    apply(&old, "the older file is applied").await;
+    sleep(Duration::from_secs(1)).await;
+    are(&new, &[("a", "1h"), ("b", "2h")]).await;
+    old.terminate().await;
 
     let () = redis::cmd("FLUSHALL").query_async(&mut redis.connection().await).await.expect("emptied");
     Client::of(&new).schedule("hooks", r#"{"payload":"a call finds the loss"}"#).await;
