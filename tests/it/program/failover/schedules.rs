@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-const MAX_WAIT: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_mins(1);
 const SCHEDULES: usize = 20;
 const EVERY: u64 = 1000;
 /// Bytes that the buffers of a connection do not take.
