@@ -46,7 +46,7 @@ end
 -- Puts the message into `pending`.
 local function wait(score)
   leave()
-  if flow then number_flows(steps, flow, { id }, { was.flow }) end
+  if flow then number_flows(steps, flow, { id }, { was.flow }, at == 0) end
   add(steps, 'ZADD', pending, { whole(score), id }, { { 'ZREM', pending, id } })
   if score < (earliest or math.huge) then is_open = true end
 end
@@ -64,6 +64,8 @@ if what == 'set' then
   if status == 'unchanged' and was.owner == owner and was.file == file then return reply(status) end
   local one = { text = was and was.text, revision = revision, owner = owner, file = file, flow = name, tail = tail }
   one.is_paused, one.runs = was and was.is_paused, was and was.runs or ''
+  local is_kept = next_due == 'keep' or status == 'unchanged'
+  one.since = is_kept and was and was.since or is_busy and now or 0
   -- The write that needs memory comes first: at maxmemory Redis refuses only the first write of a script.
   define(steps, schedules, id, one)
   if status ~= 'unchanged' and not is_busy then

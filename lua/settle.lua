@@ -140,7 +140,7 @@ post(steps, outbox, { unpack(deaths, 3) })
 count(steps, attempts, counted, failures, old)
 if #named > 0 then put(steps, texts, redis.call('HMGET', errors, unpack(named))) end
 local keys = { pending = pending, messages = messages, attempts = attempts, errors = errors, schedules = schedules }
-local again, again_flows, again_bytes, again_at = recur_each(steps, keys, occurrences, now, completed)
+local again, again_flows, unplanned, again_bytes, again_at = recur_each(steps, keys, occurrences, now, completed)
 earliest_due, left = math.min(earliest_due, again_at), left - again_bytes
 grow(steps, bytes, -left)
 local is_open = false
@@ -152,17 +152,18 @@ if flow and done > 0 then
     local value_of = {}
     leaving, leaving_values, ended_values = {}, {}, {}
     for i, value in ipairs(values) do
-      local id, name = moved[i], flow_of(value)
+      local id = moved[i]
+      local name, number = flow_of(value)
       value_of[id] = value
       if not stays[id] then leaving[#leaving + 1], leaving_values[#leaving_values + 1] = id, value end
-      if unsent[id] then back[name] = (back[name] or 0) + 1 end
+      if unsent[id] and not (number == '0' and is_schedule(id)) then back[name] = (back[name] or 0) + 1 end
       if holds_for[id] then hold[name] = math.max(hold[name] or 0, (now + holds_for[id]) * 1000) end
     end
     for i, id in ipairs(completed) do ended_values[i] = value_of[id] end
   end
   is_open = depart(steps, flow, leaving, {}, leaving_values, now)
   shift_slots(steps, flow, settings, back, hold, now * 1000)
-  number_flows(steps, flow, again, again_flows)
+  number_flows(steps, flow, again, again_flows, unplanned)
   forget(steps, flow, completed, ended_values)
 end
 complete(steps, remembered, records, attempts, errors, messages, completed, keep, max)

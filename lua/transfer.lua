@@ -54,13 +54,13 @@ for n = BEFORE_LISTS + 1, BEFORE_LISTS + lists do
   write(steps, pushes[n], { { 'LTRIM', KEYS[n], 0, -(#pushes[n] - 1) } })
 end
 local is_open = false
-local again, again_flows = {}, {}
+local again, again_flows, unplanned = {}, {}, {}
 if #occurrences > 0 then
   local now = math.floor(clock() / 1000)
   local keys = { pending = pending, messages = messages, attempts = attempts, errors = errors, schedules = schedules }
   for i, id in ipairs(occurrences) do occurrences[i] = { id, ended('d', now) } end
   local again_bytes, earliest
-  again, again_flows, again_bytes, earliest = recur_each(steps, keys, occurrences, now, completed)
+  again, again_flows, unplanned, again_bytes, earliest = recur_each(steps, keys, occurrences, now, completed)
   left, is_open = left - again_bytes, earliest < (head(pending) or math.huge)
 end
 grow(steps, bytes, -left)
@@ -68,7 +68,7 @@ if flow and done > 0 then
   local now = math.floor(clock() / 1000)
   local values, value_of, ended_values = redis.call('HMGET', flow.flows, unpack(moved)), {}, {}
   is_open = depart(steps, flow, moved, {}, values, now) or is_open
-  number_flows(steps, flow, again, again_flows)
+  number_flows(steps, flow, again, again_flows, unplanned)
   for i, id in ipairs(moved) do value_of[id] = values[i] end
   for i, id in ipairs(completed) do ended_values[i] = value_of[id] end
   forget(steps, flow, completed, ended_values)

@@ -4,7 +4,8 @@
 -- The flow keys of a partition; a route without flows passes none of them. `[flow]` is all of them in the KEYS of a
 -- script.
 -- flows    hash: id of a live message -> "<number> <flow>"; the numbers increase with each acceptance, the last one is
---          in the field "". "! <flow>" is a message that is delivered at once by request: it takes no slot of the rate
+--          in the field "". "! <flow>" is a message that is delivered at once by request, or a schedule that is to be
+--          planned: it takes no slot of the rate. A claim of it changes "!" to 0
 -- waiting  sorted set, all scores 0: "<flow> NUL <due> NUL <number> NUL <id>" of each parked message
 -- flights  sorted set, all scores 0: "<flow> NUL <id>" of each message in flight, and, where order is asked for, of a
 --          message that holds its flow until it is delivered or dead
@@ -30,7 +31,8 @@ local function place_in(name, due, number, id)
   return table.concat({ name, padded(at_once and 0 or due), padded(at_once and 0 or number), id }, '\0')
 end
 
--- Adds the step that numbers accepted messages: `names` has the flow of each. `at_once`: they are delivered at once.
+-- Adds the step that numbers accepted messages: `names` has the flow of each. `at_once`: they take no slot of the rate,
+-- all of them or those with true in this table.
 local function number_flows(steps, flow, ids, names, at_once)
   if #ids == 0 then return end
   local last = redis.call('HGET', flow.flows, '')
@@ -44,7 +46,8 @@ local function number_flows(steps, flow, ids, names, at_once)
       values[#values + 1] = id
       values[#values + 1] = ''
     end
-    values[place[id]] = (at_once and '!' or whole((tonumber(last) or 0) + i)) .. ' ' .. names[i]
+    local is_at_once = at_once == true or at_once and at_once[i]
+    values[place[id]] = (is_at_once and '!' or whole((tonumber(last) or 0) + i)) .. ' ' .. names[i]
   end
   put(steps, values, olds)
 end

@@ -28,7 +28,7 @@ use crate::{
     config::Right,
     message::{Cancellation, DeadReason, Ended, MAX_METADATA_BYTES, MessageId, State, parse_flow},
     queue::{Page, QueueError},
-    store::{Cancelled, Filter, Found, Rescheduled, Snapshot},
+    store::{Cancelled, Filter, Found, NEVER, Rescheduled, Snapshot},
     time::{Due, UnixMillis, parse_instant},
 };
 
@@ -49,7 +49,7 @@ pub async fn look_at(
     Extension(grant): Extension<Arc<Grant>>,
     Path((route, id)): Path<(String, String)>,
 ) -> Result<Response, Problem> {
-    let id = parse_id(&id)?;
+    let id = MessageId::stored(&id).map_err(Problem::bad_request)?;
     let permit = api.enter(&grant.share, api.largest_message(), deadline).await?;
     match api.readers.fetch(&grant.share, api.queue.get(&route, &id)).await? {
         Some(Found::Live { snapshot, now, paused }) => {
@@ -351,6 +351,9 @@ impl Api {
         if snapshot.state != State::Pending {
             return Waits::default();
         }
+        if snapshot.deliver_at.get() >= NEVER {
+            return Waits::of("schedule");
+        }
         let is_early = snapshot.message.as_ref().is_ok_and(|message| message.due > now);
         let waits = snapshot.deliver_at > now;
         if waits && is_early && snapshot.attempts == 0 {
@@ -388,6 +391,11 @@ impl Api {
     }
 }
 
+/// The id of a message that a call changes.
 fn parse_id(text: &str) -> Result<MessageId, Problem> {
+    if let Some(name) = MessageId::stored(text).ok().as_ref().and_then(MessageId::schedule) {
+        let text = format!("`{text}` is the message of a schedule: change it with /v1/schedules/{name}");
+        return Err(Problem::bad_request(text));
+    }
     MessageId::parse(text).map_err(Problem::bad_request)
 }

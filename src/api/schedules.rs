@@ -260,11 +260,12 @@ pub async fn set(
         let text = format!("there is no route `{}`", new.route.escape_debug());
         return Err(Problem::invalid(vec![FieldError::new("/route", text)]));
     }
-    if let Some(known) = api.queue.find_schedule(&id).await? {
+    for known in api.queue.schedules_of_name(&id, &new.route).await? {
         check_route(&caller.grant, &known.route)?;
     }
+    let route = new.route.clone();
     let change = api.queue.set_schedule(new).await?;
-    let one = api.queue.known_schedule(&id).await?;
+    let one = api.queue.schedule_on(&route, &id).await?;
     let is_changed = change != ScheduleChange::Unchanged;
     caller.record("set_schedule", &one.route, &Of::Schedule(&name), is_changed.into());
     let status = if change == ScheduleChange::Created { StatusCode::CREATED } else { StatusCode::OK };

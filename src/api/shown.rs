@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::{
     message::{Headers, Metadata, Origin, Properties, State},
-    store::Snapshot,
+    store::{NEVER, Snapshot},
     time::UnixMillis,
 };
 
@@ -20,7 +20,8 @@ struct Shown<'a> {
     id: &'a str,
     route: &'a str,
     state: State,
-    deliver_at: String,
+    /// `None`: the message is of a schedule that is paused or has ended.
+    deliver_at: Option<UnixMillis>,
     attempts: u32,
     last_error: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,7 +64,7 @@ fn shown_origin(origin: &Origin) -> Option<Box<Origin>> {
 /// The reason why a pending message is not delivered yet.
 #[derive(Debug, Default, Serialize)]
 pub struct Waits {
-    /// `due`, `retry`, `sink`, `paused`, `window`, `flow` or `capacity`.
+    /// `due`, `retry`, `sink`, `paused`, `window`, `flow`, `capacity` or `schedule`.
     #[serde(skip_serializing_if = "Option::is_none")]
     waits_for: Option<&'static str>,
     /// Set if `waits_for` is `sink`.
@@ -111,17 +112,19 @@ pub fn pieces<'a>(
         Ok(message) => (&message.metadata, None),
         Err(text) => (&none, Some(&**text)),
     };
+    let ever = |at: &UnixMillis| at.get() < NEVER;
+    let deliver_at = Some(snapshot.deliver_at).filter(ever);
     let shown = Shown {
         id: snapshot.id.as_str(),
         route,
         state: snapshot.state,
-        deliver_at: snapshot.deliver_at.to_rfc3339(),
+        deliver_at,
         attempts: snapshot.attempts,
         last_error: snapshot.last_error.as_deref(),
         last_error_at: snapshot.last_error_at,
         died_at: snapshot.died_at,
-        due: snapshot.message.as_ref().ok().map(|message| message.due),
-        next_attempt_at: (snapshot.state == State::Pending).then_some(snapshot.deliver_at),
+        due: snapshot.message.as_ref().ok().map(|message| message.due).filter(ever),
+        next_attempt_at: deliver_at.filter(|_| snapshot.state == State::Pending),
         waits,
         content_type: metadata.content_type.as_deref(),
         headers: &metadata.headers,

@@ -81,7 +81,12 @@ async fn read_overdue(queue: &Queue) -> Result<(), QueueError> {
     let overdue = wall_millis().get().saturating_sub(FOLLOW_MILLIS);
     for (_, name) in shown.iter().take_while(|(at, _)| *at < overdue).take(MAX_FOLLOWED) {
         let Ok(id) = MessageId::of_schedule(name) else { continue };
-        metrics::schedule_next(name, queue.find_schedule(&id).await?.and_then(|one| one.sends_at()));
+        match queue.find_schedule(&id).await {
+            Ok(one) => metrics::schedule_next(name, one.and_then(|one| one.sends_at())),
+            Err(error @ QueueError::Store(StoreError::Unavailable { .. })) => return Err(error),
+            // Its route might be one with keys of another type.
+            Err(error) => tracing::debug!(schedule = name, %error, "cannot be read for the metrics"),
+        }
     }
     Ok(())
 }
@@ -110,16 +115,22 @@ impl FileSchedules {
     /// When Redis is unavailable, or a schedule is being moved: to be repeated.
     pub async fn apply(&self, queue: &Queue, is_first: bool) -> Result<(), ScheduleError> {
         let all = read_all(queue).await?;
-        let known: BTreeMap<_, _> = all.iter().map(|one| (&one.state.id, one)).collect();
+        let mut known: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for one in &all {
+            known.entry(&one.state.id).or_default().push(one);
+        }
         let owner = ScheduleOwner::File { revision: self.revision };
         let is_set = |new: &NewSchedule| {
-            known.get(&new.id).is_some_and(|one| {
-                let RouteSchedule { route, state } = one;
-                let is_same = *route == new.route && state.recurring.revision == new.revision();
-                is_same && state.owner == owner && !state.is_lost
-            })
+            let Some([RouteSchedule { route, state }]) = known.get(&new.id).map(Vec::as_slice) else { return false };
+            let is_same = *route == new.route && state.recurring.revision == new.revision();
+            is_same && state.owner == owner && !state.is_lost
         };
-        for new in self.schedules.iter().filter(|new| !is_set(new)) {
+        // During a rolling deploy, a file with a higher revision deletes what this one has alone. A start sets it again: the
+        // deploy may have been rolled back.
+        let is_older = |one: &RouteSchedule| matches!(one.state.owner, ScheduleOwner::File { revision } if revision > self.revision);
+        let sets_absent = is_first || !all.iter().any(is_older);
+        let is_due = |new: &&NewSchedule| !is_set(new) && (sets_absent || known.contains_key(&new.id));
+        for new in self.schedules.iter().filter(is_due) {
             let name = new.id.schedule().unwrap_or_default();
             match queue.set_schedule(new.clone()).await {
                 Ok(ScheduleChange::Unchanged) => {}
@@ -137,16 +148,19 @@ impl FileSchedules {
                 Err(error) => tracing::warn!(schedule = one.name(), %error, "its message was lost"),
             }
         }
-        if is_first { self.tidy(queue, &all).await } else { Ok(()) }
+        self.tidy(queue, &all, is_first).await
     }
 
-    /// Deletes schedules of files with a lower revision that are not in this one, and begins the metrics of all.
-    async fn tidy(&self, queue: &Queue, all: &[RouteSchedule]) -> Result<(), ScheduleError> {
+    /// Deletes schedules of files with a lower revision that are not in this one. At the start, also begins the metrics of
+    /// all, and reports the others that are not in the file.
+    async fn tidy(&self, queue: &Queue, all: &[RouteSchedule], is_first: bool) -> Result<(), ScheduleError> {
         let owner = ScheduleOwner::File { revision: self.revision };
         for one in all {
             let name = one.name().to_owned();
-            metrics::begin_schedule(&name);
-            metrics::schedule_next(&name, one.sends_at());
+            if is_first {
+                metrics::begin_schedule(&name);
+                metrics::schedule_next(&name, one.sends_at());
+            }
             let ScheduleOwner::File { revision } = one.state.owner else { continue };
             if self.schedules.iter().any(|new| new.id == one.state.id) {
                 continue;
@@ -157,7 +171,7 @@ impl FileSchedules {
                     Err(error) if is_outage(&error) => return Err(error),
                     Err(error) => tracing::warn!(schedule = name, %error, "the schedule is not deleted"),
                 }
-            } else {
+            } else if is_first {
                 tracing::warn!(
                     schedule = name,
                     "the schedule of another file is not in this one, and goes on: to delete it, raise \

@@ -19,7 +19,7 @@ pub use self::{
     origin::Origin,
     properties::Properties,
     record::{Cancellation, LogRecord},
-    recurring::{MAX_SCHEDULE_BYTES, OccurrenceMessage, Recurring, as_occurrence, occurrence_id},
+    recurring::{MAX_SCHEDULE_BYTES, OccurrenceMessage, Recurring, as_occurrence, occurrence_id, shown_occurrence},
     typed::{MAX_DEPTH, TypeFault, TypedValue, too_deep},
 };
 use crate::time::{Due, UnixMillis};

@@ -63,6 +63,13 @@ pub fn occurrence_id(schedule: &str, occurrence: UnixMillis) -> String {
     format!("{schedule}{MARK}{}", time.strip_suffix(".000Z").map_or(time.clone(), |seconds| format!("{seconds}Z")))
 }
 
+/// The id that consumers see, if the message that is stored under `id` is an occurrence.
+pub fn shown_occurrence<'a>(id: &MessageId, metadata: &'a Metadata) -> Option<&'a str> {
+    let shown = metadata.origin.as_ref()?.id.as_deref()?;
+    let (name, _) = shown.split_once(MARK).filter(|(name, _)| !name.is_empty())?;
+    id.as_str().strip_prefix(name).filter(|rest| rest.starts_with([MARK, '~'])).map(|_| shown)
+}
+
 /// An occurrence as a message of its own: one that died, or that was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OccurrenceMessage {
@@ -107,6 +114,21 @@ mod tests {
         for bad in ["", ".a", "a b", "a@", "a:b", &"x".repeat(101)] {
             assert!(MessageId::of_schedule(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn an_occurrence_is_told_from_a_message_of_a_source() {
+        let shown = |stored: &str, origin: &str| {
+            let origin = Origin { id: Some(origin.into()), ..Origin::default() };
+            let metadata = Metadata { origin: Some(origin.into()), ..Metadata::default() };
+            shown_occurrence(&MessageId::stored(stored).unwrap(), &metadata).map(str::to_owned)
+        };
+        assert_eq!(shown("a@", "a@2026-05-24T00:00:00Z").as_deref(), Some("a@2026-05-24T00:00:00Z"));
+        assert_eq!(shown("a~1779580800000", "a@2026-05-24T00:00:00Z").as_deref(), Some("a@2026-05-24T00:00:00Z"));
+        for (stored, origin) in [("a", "a@x"), ("~1", "a@x"), ("~1", "@x"), ("ab~1", "a@x"), ("a~1", "a")] {
+            assert_eq!(shown(stored, origin), None, "{stored} {origin}");
+        }
+        assert_eq!(shown_occurrence(&MessageId::of_schedule("a").unwrap(), &Metadata::default()), None);
     }
 
     #[test]

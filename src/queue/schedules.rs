@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::future::try_join_all;
+use futures::future::join_all;
 
 use super::{Queue, QueueError};
 use crate::{
@@ -118,14 +118,56 @@ impl Queue {
         self.registry.registered()
     }
 
-    /// The schedule of this id, on whichever route.
-    pub async fn find_schedule(&self, id: &MessageId) -> Result<Option<RouteSchedule>, QueueError> {
-        let routes = self.routes();
+    /// The schedules of this id, by route. More than one exist if a route could not be read when another was set. Also
+    /// the first error, if a route cannot be read.
+    async fn find_all(&self, id: &MessageId) -> (Vec<RouteSchedule>, Option<QueueError>) {
         let look = async |route: Arc<str>| {
             let state = self.store.schedule_state(self.place(&route, id)?, id).await?;
-            Ok::<_, QueueError>(state.map(|state| RouteSchedule { route, state }))
+            Ok(state.map(|state| RouteSchedule { route, state }))
         };
-        Ok(try_join_all(routes.into_iter().map(look)).await?.into_iter().flatten().next())
+        let (mut found, mut first_error) = (Vec::new(), None);
+        for one in join_all(self.routes().into_iter().map(look)).await {
+            match one {
+                Ok(one) => found.extend(one),
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        (found, first_error)
+    }
+
+    /// The schedule of this id, on whichever route.
+    ///
+    /// # Errors
+    /// When it is not found, and a route cannot be read.
+    pub async fn find_schedule(&self, id: &MessageId) -> Result<Option<RouteSchedule>, QueueError> {
+        let (found, error) = self.find_all(id).await;
+        match (found.into_iter().next(), error) {
+            (None, Some(error)) => Err(error),
+            (one, _) => Ok(one),
+        }
+    }
+
+    /// The schedules of this id that a new one on `route` replaces or must not coexist with, by route. A route with keys of
+    /// another type has none: its schedules stop, and those of other routes are set.
+    ///
+    /// # Errors
+    /// When there is none on `route`, and Redis is unavailable.
+    pub async fn schedules_of_name(&self, id: &MessageId, route: &str) -> Result<Vec<RouteSchedule>, QueueError> {
+        let (found, error) = self.find_all(id).await;
+        match error.filter(|_| !found.iter().any(|one| &*one.route == route)) {
+            Some(error @ QueueError::Store(StoreError::Unavailable { .. })) => Err(error),
+            _ => Ok(found),
+        }
+    }
+
+    /// The schedule of this id on this route.
+    ///
+    /// # Errors
+    /// `Unknown` if there is none.
+    pub async fn schedule_on(&self, route: &Arc<str>, id: &MessageId) -> Result<RouteSchedule, ScheduleError> {
+        let state = self.store.schedule_state(self.place(route, id)?, id).await?;
+        let unknown = || ScheduleError::Unknown(id.schedule().unwrap_or_default().to_owned());
+        Ok(RouteSchedule { route: route.clone(), state: state.ok_or_else(unknown)? })
     }
 
     /// All schedules of these routes, by name.
@@ -156,13 +198,13 @@ impl Queue {
         }
         let now = self.now(&new.route).await?;
         for _ in 0..MAX_ATTEMPTS {
-            let known = self.find_schedule(&new.id).await?;
-            let same = known.as_ref().filter(|known| known.route == new.route).map(|known| &known.state);
+            let known = self.schedules_of_name(&new.id, &new.route).await?;
+            let same = known.iter().find(|known| known.route == new.route).map(|known| &known.state);
             let is_same_rule = same.is_some_and(|state| state.recurring.rule == new.rule);
             // A rule in force is not checked anew: its end can have passed.
             let timetable = if is_same_rule { new.rule.timetable() } else { new.rule.check(now) };
             let timetable = timetable.map_err(ScheduleError::Rule)?;
-            if let Some(other) = known.as_ref().filter(|known| known.route != new.route) {
+            for other in known.iter().filter(|known| known.route != new.route) {
                 // A file is applied again after a failure in between; a caller might not come back.
                 if new.owner == ScheduleOwner::Api {
                     return Err(ScheduleError::OtherRoute(name, other.route.to_string()));

@@ -24,7 +24,7 @@ use bytes::Bytes;
 use tokio::{sync::mpsc, time::Instant};
 
 use crate::{
-    message::{MessageId, Metadata},
+    message::{MessageId, Metadata, shown_occurrence},
     time::UnixMillis,
 };
 
@@ -48,6 +48,12 @@ impl Delivery {
     /// Whether the window of the route has closed.
     pub fn is_too_late(&self) -> bool {
         self.send_until.is_some_and(|until| until <= Instant::now())
+    }
+
+    /// An id that no other message of the route has: the stored one. That of a schedule is the same for all occurrences,
+    /// so the one that consumers see takes its place.
+    pub fn unique_id(&self) -> &str {
+        shown_occurrence(&self.id, &self.metadata).unwrap_or(self.id.as_str())
     }
 
     /// The id that consumers see.

@@ -171,7 +171,7 @@ impl RequestFactory {
         headers.insert(ATTEMPT, if delivery.attempt == 1 { FIRST } else { delivery.attempt.into() });
         headers.insert(DUE, delivery.due.get().into());
         let since_epoch = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        self.signer.sign(&mut headers, &delivery.id, since_epoch.as_secs(), &delivery.payload);
+        self.signer.sign(&mut headers, delivery.unique_id(), since_epoch.as_secs(), &delivery.payload);
         Ok(headers)
     }
 }
@@ -268,6 +268,20 @@ mod tests {
         assert_eq!(headers["webhook-id"], "m1");
         assert_eq!(headers["webhook-timestamp"], "1614265330");
         assert!(headers["user-agent"].to_str().unwrap().starts_with("punctual/"));
+    }
+
+    #[test]
+    fn an_occurrence_of_a_schedule_has_its_own_id_in_all_headers() {
+        let mut delivery = delivery(&[], None);
+        let shown = "nightly@2026-05-24T00:00:00Z";
+        for stored in ["nightly@", "nightly~1779580800000"] {
+            delivery.id = MessageId::stored(stored).unwrap();
+            delivery.metadata.origin =
+                Some(crate::message::Origin { id: Some(shown.into()), ..Default::default() }.into());
+            let request =
+                RequestFactory::new(&config(&[])).unwrap().request(&delivery, SystemTime::UNIX_EPOCH).unwrap();
+            assert_eq!([&request.headers()["punctual-id"], &request.headers()["webhook-id"]], [shown, shown]);
+        }
     }
 
     #[test]

@@ -11,6 +11,8 @@ pub struct MemorySchedule {
     pub is_paused: bool,
     pub owner: ScheduleOwner,
     pub flow: String,
+    /// Milliseconds.
+    pub since: u64,
     /// The latest first, as in Redis.
     pub runs: Vec<String>,
     /// A body after its times.

@@ -34,19 +34,24 @@ impl MemoryPartition {
     pub(super) fn recur(&mut self, id: &str, now: u64, kind: char, plan: Option<&Planned>, flows: bool) -> bool {
         let Some(mut one) = self.schedules.get(id).cloned() else { return false };
         let (mut due, mut planned) = self.occurrence(id);
+        if due == 0 {
+            due = now;
+        }
         let run = match plan {
             None => Some(format!("{kind}{due}+{}", now.saturating_sub(due))),
             Some(plan) => (plan.missed > 0).then(|| format!("m{now}+{}", plan.missed)),
         };
         let mut score = now;
         match plan {
-            None => planned = 0,
+            None => (due, planned) = (due.max(one.since), 0),
             Some(plan) if plan.revision == one.revision => {
                 planned = now;
                 (due, score) = plan.occurrence.map_or((NEVER, NEVER), |occurrence| (occurrence.get(), plan.at.get()));
             }
+            Some(_) if one.since > 0 => (due, planned) = (one.since, 0),
             Some(_) => {}
         }
+        one.since = 0;
         if one.is_paused {
             score = NEVER;
         }
@@ -61,7 +66,7 @@ impl MemoryPartition {
         self.errors.remove(id);
         self.pending.insert(id, score);
         if flows {
-            self.number_flows(&[(id.to_owned(), one.flow.clone())], false);
+            self.number_flows(&[(id.to_owned(), one.flow.clone())], planned == 0);
         }
         self.schedules.insert(id.to_owned(), one);
         true
@@ -85,7 +90,8 @@ impl MemoryPartition {
     fn wait(&mut self, id: &str, score: u64, now: u64, settings: PartitionSettings) {
         self.leave(id, now, settings);
         if settings.flow.is_some() {
-            self.number_flows(&[(id.to_owned(), self.schedules[id].flow.clone())], false);
+            let is_unplanned = self.occurrence(id).1 == 0;
+            self.number_flows(&[(id.to_owned(), self.schedules[id].flow.clone())], is_unplanned);
         }
         self.pending.insert(id, score);
     }
@@ -117,6 +123,11 @@ impl MemoryPartition {
             is_paused: was.as_ref().is_some_and(|was| was.is_paused),
             owner: definition.owner,
             flow: definition.metadata.flow.clone().unwrap_or_default(),
+            since: match &was {
+                Some(was) if next == NextOccurrence::Kept || change == ScheduleChange::Unchanged => was.since,
+                _ if self.is_busy(id) => now,
+                _ => 0,
+            },
             runs: was.map(|was| was.runs).unwrap_or_default(),
             tail: codec::tail(&definition.metadata, &definition.payload),
         };

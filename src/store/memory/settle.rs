@@ -66,7 +66,10 @@ impl MemoryPartition {
                 ClaimEnd::Ack => (false, None),
                 ClaimEnd::Bury { .. } if Self::recurs(&lease.id) => (false, None),
                 ClaimEnd::Bury { reason, .. } => (!reason.is_attempted(), None),
-                ClaimEnd::Release { .. } | ClaimEnd::Defer { sent: Sent::No, .. } | ClaimEnd::Plan(_) => (true, None),
+                ClaimEnd::Release { .. } | ClaimEnd::Defer { sent: Sent::No, .. } | ClaimEnd::Plan(_) => {
+                    let took_slot = self.flow_of(lease.id.as_str()).1 != "0" || !Self::recurs(&lease.id);
+                    (took_slot, None)
+                }
                 ClaimEnd::Retry { hold, .. } | ClaimEnd::Defer { sent: Sent::Yes { hold }, .. } => (false, *hold),
             };
             if unsent {

@@ -179,7 +179,7 @@ fn state(reply: &mut Reply) -> Result<Option<ScheduleState>, StoreError> {
 /// The values in front of a definition (lua/include/recurring.lua).
 fn parts(head: &str) -> Option<(bool, ScheduleOwner, &str)> {
     let parts: Vec<&str> = head.split(' ').collect();
-    let [_, paused, owner, file, _, runs] = parts[..] else { return None };
+    let [_, paused, owner, file, _, _, runs] = parts[..] else { return None };
     let owner = if owner == "file" { ScheduleOwner::File { revision: file.parse().ok()? } } else { ScheduleOwner::Api };
     Some((paused == "1", owner, runs))
 }

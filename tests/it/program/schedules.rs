@@ -82,13 +82,16 @@ async fn four_instances_send_each_occurrence_once_and_miss_none_when_one_is_kill
         let distinct: BTreeSet<_> = times.iter().collect();
         assert_eq!((distinct.len(), holes(times, 1000)), (times.len(), Vec::new()), "{name}: {times:?}");
     }
+    let before: usize = quiet.values().map(Vec::len).sum();
+    println!("quiet: {before} occurrences, none repeated");
 
-    let end = Instant::now() + seconds(6, 600);
+    let (end, mut kills) = (Instant::now() + seconds(6, 600), 0);
     for n in 0.. {
         sleep(seconds(2, 10)).await;
         let killed: &mut Punctual = &mut instances[n % 4];
         killed.kill().await;
         killed.restart().await;
+        kills += 1;
         if Instant::now() > end {
             break;
         }
@@ -103,6 +106,9 @@ async fn four_instances_send_each_occurrence_once_and_miss_none_when_one_is_kill
     for (name, times) in &all {
         assert_eq!(holes(times, 1000), Vec::<u64>::new(), "{name}: {times:?}");
     }
+    let (sent, distinct): (usize, usize) =
+        (all.values().map(Vec::len).sum(), all.values().map(|times| times.iter().collect::<BTreeSet<_>>().len()).sum());
+    println!("{kills} kills: {} occurrences, {} repeated", distinct - before, sent - distinct);
     let client = Client::of(&instances[0]);
     assert_eq!(client.stats("hooks").await["dead"], 0);
 }
@@ -222,10 +228,23 @@ async fn an_operator_sets_runs_pauses_and_deletes_a_schedule() {
         assert_eq!(client.call("POST", &format!("{path}/{call}"), "").await.status, 204);
         let now = client.call("GET", path, "").await.json;
         assert_eq!((&now["paused"], now["next"].is_null()), (&paused.into(), paused), "{now}");
+        let message = client.call("GET", "/v1/routes/hooks/messages/theirs@", "").await.json;
+        let waits_for = if paused { "schedule" } else { "due" };
+        let never = (message["deliver_at"].is_null(), message["next_attempt_at"].is_null());
+        assert_eq!((&message["waits_for"], never), (&waits_for.into(), (paused, paused)), "{message}");
+        let listed = client.call("GET", "/v1/routes/hooks/messages", "").await.json;
+        let one = listed["messages"].as_array().expect("a list").iter().find(|one| one["id"] == "theirs@");
+        assert_eq!(one.expect("listed")["deliver_at"], message["deliver_at"], "{listed}");
     }
     assert_eq!(client.call("GET", path, "").await.json["next"], shown["next"]);
     // It is no message of a user.
-    assert_eq!(client.call("DELETE", "/v1/routes/hooks/messages/theirs@", "").await.status, 400);
+    for (method, rest) in [("DELETE", ""), ("PATCH", ""), ("POST", "/deliver")] {
+        let body = if method == "PATCH" { r#"{"delay":"1s"}"# } else { "" };
+        let refused = client.call(method, &format!("/v1/routes/hooks/messages/theirs@{rest}"), body).await;
+        let detail = refused.json["detail"].as_str().unwrap_or_default();
+        assert_eq!((refused.status, detail.contains("/v1/schedules/theirs")), (400, true), "{}", refused.json);
+    }
+    assert_eq!(client.call("GET", "/v1/routes/hooks/messages/none@", "").await.status, 404);
     let purged = client.call("POST", "/v1/routes/hooks/purge", r#"{"all":true}"#).await.json;
     assert_eq!(purged["count"], 0, "{purged}");
     assert_eq!(client.call("GET", path, "").await.json["next"], shown["next"]);
@@ -263,6 +282,111 @@ async fn an_operator_sets_runs_pauses_and_deletes_a_schedule() {
     assert_eq!(client.call("DELETE", path, "").await.status, 204);
     assert_eq!(client.call("GET", path, "").await.status, 404);
     assert_eq!(client.stats("hooks").await["pending"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_route_with_keys_of_another_type_stops_no_schedule_of_others() {
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    let mut connection = redis.connection().await;
+    let key = "{punctual:listed:0/1}:schedules";
+    let () = redis::cmd("SET").arg(key).arg("foreign").query_async(&mut connection).await.expect("set");
+    let schedules = json!({ "ours": { "route": "hooks", "every": "1s", "payload": "x" } });
+    let punctual = Punctual::start(&configuration(&redis, &receiver, &schedules).to_string()).await;
+    let client = Client::of(&punctual);
+    receiver.wait_for(1, MAX_WAIT).await;
+    let body = |every: &str| json!({ "route": "hooks", "every": every, "payload": "x" }).to_string();
+    let path = "/v1/schedules/theirs";
+    for (method, path, body, status) in [
+        ("PUT", path, body("1h"), 201),
+        ("PUT", path, body("2h"), 200),
+        ("GET", path, String::new(), 200),
+        ("POST", "/v1/schedules/theirs/pause", String::new(), 204),
+        ("DELETE", path, String::new(), 204),
+        // It could be on the other route.
+        ("GET", path, String::new(), 500),
+        ("PUT", path, json!({ "route": "listed", "every": "1h", "payload": "x" }).to_string(), 500),
+        ("PUT", path, body("1h"), 201),
+    ] {
+        let answer = client.call(method, path, &body).await;
+        assert_eq!(answer.status, status, "{method} {path} {body}: {}", answer.json);
+    }
+    let value: String = redis::cmd("GET").arg(key).query_async(&mut connection).await.expect("a string");
+    assert_eq!(value, "foreign");
+}
+
+/// A rule that was set while an occurrence of another rule was retried begins then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rule_that_is_set_during_a_retry_has_no_occurrences_before() {
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    receiver.behave(Behaviour::Status(503));
+    let mut text = configuration(&redis, &receiver, &json!({}));
+    text["routes"]["hooks"]["retry"] = json!({ "initial": "1s", "max": "1s", "max_attempts": 1000 });
+    let punctual = Punctual::start(&text.to_string()).await;
+    let client = Client::of(&punctual);
+    let body =
+        |cron: &str| json!({ "route": "hooks", "cron": cron, "payload": "x", "missed": { "all": 1000 } }).to_string();
+    let path = "/v1/schedules/busy";
+    assert_eq!(client.call("PUT", path, &body("*/3 * * * * *")).await.status, 201);
+    let first = receiver.wait_for(1, MAX_WAIT).await.remove(0);
+    let (_, due) = occurrence(first.id());
+    receiver.wait_for(5, MAX_WAIT).await;
+    let changed = wall_clock();
+    assert!(changed >= due + 3000, "an occurrence of the new rule is before the change");
+    assert_eq!(client.call("PUT", path, &body("* * * * * *")).await.status, 200);
+    receiver.behave(Behaviour::Status(200));
+    let found = eventually("occurrences of the new rule", MAX_WAIT, async || {
+        let found: BTreeSet<u64> = times(&receiver.requests())["busy"].iter().copied().collect();
+        (found.len() >= 4).then_some(found)
+    })
+    .await;
+    let later: Vec<u64> = found.into_iter().filter(|time| *time != due).collect();
+    assert!(later[0] > changed - 1000, "{later:?} after {changed}");
+    assert_eq!(holes(&later, 1000), Vec::<u64>::new(), "{later:?}");
+    let page = client.metrics().await;
+    assert_eq!(page.sum("punctual_schedule_runs_total", &["schedule=\"busy\"", "result=\"missed\""]), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_deleted_in_flight_repeats_no_occurrence() {
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    receiver.behave(Behaviour::Delay(Duration::from_millis(500)));
+    let schedules = json!({ "bare": { "route": "hooks", "every": "1s", "payload": "x", "missed": { "all": 1000 } } });
+    let mut text = configuration(&redis, &receiver, &schedules);
+    text["routes"]["hooks"]["partitions"] = 1.into();
+    let _punctual = Punctual::start(&text.to_string()).await;
+    receiver.wait_for(2, MAX_WAIT).await;
+    let messages = "{punctual:hooks:0/1}:messages";
+    let deleted: u64 = redis::cmd("HDEL")
+        .arg(messages)
+        .arg("bare@")
+        .query_async(&mut redis.connection().await)
+        .await
+        .expect("deleted");
+    assert_eq!(deleted, 1);
+    let found = times(&receiver.wait_for(6, MAX_WAIT).await);
+    let distinct: BTreeSet<_> = found["bare"].iter().collect();
+    assert!(found["bare"].is_sorted() && distinct.len() == found["bare"].len(), "{found:?}");
+}
+
+/// Two schedules that use the whole rate of their flow: what follows each occurrence is planned in between.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_plan_of_a_schedule_takes_no_slot_of_the_rate() {
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    let one = json!({ "route": "hooks", "every": "2s", "payload": "x", "flow": "f", "missed": { "all": 1000 } });
+    let mut text = configuration(&redis, &receiver, &json!({ "a": one, "b": one }));
+    text["routes"]["hooks"]["flow"] = json!({ "rate": "1/s", "burst": 1 });
+    text["routes"]["hooks"]["partitions"] = 1.into();
+    let punctual = Punctual::start(&text.to_string()).await;
+    let client = Client::of(&punctual);
+    let requests = receiver.wait_for(10, MAX_WAIT).await;
+    let late: Vec<u64> = requests.iter().map(|one| one.arrived.saturating_sub(occurrence(one.id()).1)).collect();
+    assert!(late.iter().all(|late| *late < 2500), "{late:?}");
+    for (name, times) in times(&requests) {
+        assert_eq!(holes(&times, 2000), Vec::<u64>::new(), "{name}");
+        // It is planned at once, and not in the next slot.
+        let planned = async || client.call("GET", &format!("/v1/schedules/{name}"), "").await.json["next"].is_string();
+        eventually("the next one", Duration::from_millis(900), async || planned().await.then_some(())).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -409,12 +533,21 @@ async fn a_file_owns_its_schedules_over_restarts_older_files_and_an_emptied_redi
     old.restart().await;
     sleep(Duration::from_secs(1)).await;
     are(&new, &[("a", "1h"), ("b", "2h"), ("c", "1h")]).await;
-    // What the older file has alone ends with it: the next start of the newer one deletes it.
-    old.terminate().await;
-    let mut new = new;
-    new.terminate().await;
-    new.restart().await;
+    // What the older file has alone is deleted when the newer one is applied again: in its interval, when a route is
+    // registered again, or at a start. The older one does not set it again.
+    let apply = async |punctual: &Punctual, message: &str| {
+        let mut connection = redis.connection().await;
+        let keys: Vec<String> =
+            redis::cmd("KEYS").arg("{punctual:hooks:*}:route").query_async(&mut connection).await.expect("keys");
+        let () = redis::cmd("DEL").arg(keys).query_async(&mut connection).await.expect("deleted");
+        Client::of(punctual).schedule("hooks", &json!({ "payload": message }).to_string()).await;
+    };
+    apply(&new, "the newer file is applied").await;
     are(&new, &[("a", "1h"), ("b", "2h")]).await;
+    apply(&old, "the older file is applied").await;
+    sleep(Duration::from_secs(1)).await;
+    are(&new, &[("a", "1h"), ("b", "2h")]).await;
+    old.terminate().await;
 
     let () = redis::cmd("FLUSHALL").query_async(&mut redis.connection().await).await.expect("emptied");
     Client::of(&new).schedule("hooks", r#"{"payload":"a call finds the loss"}"#).await;

@@ -100,7 +100,7 @@ async fn schedules(connection: &mut MultiplexedConnection, partition: &Partition
 fn schedule(text: &[u8]) -> MemorySchedule {
     let end = text.iter().position(|byte| *byte == b'\n').expect("a line feed");
     let parts: Vec<&str> = std::str::from_utf8(&text[..end]).expect("text").split(' ').collect();
-    let [revision, paused, owner, file, size, runs] = parts[..] else { panic!("{parts:?}") };
+    let [revision, paused, owner, file, size, since, runs] = parts[..] else { panic!("{parts:?}") };
     let file_end = end + 1 + size.parse::<usize>().expect("a size");
     MemorySchedule {
         revision: revision.to_owned(),
@@ -111,19 +111,20 @@ fn schedule(text: &[u8]) -> MemorySchedule {
             ScheduleOwner::Api
         },
         flow: String::from_utf8(text[end + 1..file_end].to_vec()).expect("text"),
+        since: since.parse().expect("milliseconds"),
         runs: runs.split(',').filter(|run| !run.is_empty()).map(str::to_owned).collect(),
         tail: text[file_end..].to_vec().into(),
     }
 }
 
 fn schedule_text(one: &MemorySchedule) -> Vec<u8> {
-    let MemorySchedule { revision, is_paused, owner, flow, runs, tail } = one;
+    let MemorySchedule { revision, is_paused, owner, flow, since, runs, tail } = one;
     let (owner, file) = match owner {
         ScheduleOwner::File { revision } => ("file", *revision),
         ScheduleOwner::Api => ("api", 0),
     };
     let (paused, size, runs) = (u8::from(*is_paused), flow.len(), runs.join(","));
-    let head = format!("{revision} {paused} {owner} {file} {size} {runs}\n{flow}");
+    let head = format!("{revision} {paused} {owner} {file} {size} {since} {runs}\n{flow}");
     [head.as_bytes(), tail].concat()
 }
 

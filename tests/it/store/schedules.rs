@@ -61,6 +61,7 @@ pub fn add(rows: &mut MemoryPartition, kind: &str, paused: bool) {
                 is_paused: paused && is_waiting,
                 owner,
                 flow: "a".into(),
+                since: 0,
                 runs: (0..20).map(|n| format!("d{n}+1")).collect(),
                 tail: codec::tail(&metadata, &payload),
             };

@@ -9,7 +9,7 @@
 //! | `delivery_mode` | 2, persistent |
 //! | headers | those of the message with their types; `punctual-id`, `punctual-route` (text), `punctual-attempt`, `punctual-due` (64-bit integers) |
 //!
-//! `punctual-id` is always the id in the queue; `message_id` need not be unique. `user_id` is never set: the broker closes
+//! `punctual-id` is the id in the queue, or that of the occurrence of a schedule; `message_id` need not be unique. `user_id` is never set: the broker closes
 //! the channel at the name of another user.
 
 use bytes::Bytes;
@@ -89,7 +89,7 @@ impl PreparedMessage {
                 return Err(format!("header `{name}` is no list: RabbitMQ closes the channel over it"));
             }
         }
-        headers.insert(ID.into(), text(delivery.id.as_str()));
+        headers.insert(ID.into(), text(delivery.unique_id()));
         headers.insert(ROUTE.into(), text(&delivery.route));
         headers.insert(ATTEMPT.into(), AMQPValue::LongLongInt(attempt));
         headers.insert(DUE.into(), AMQPValue::LongLongInt(delivery.due.get().cast_signed()));
@@ -114,7 +114,7 @@ impl PreparedMessage {
         if bytes > frame_max {
             return Err(format!("headers and properties take a frame of {bytes} bytes, the broker takes {frame_max}"));
         }
-        let tag = MessageTag { route: delivery.route.as_bytes().to_vec(), id: delivery.id.as_str().into(), attempt };
+        let tag = MessageTag { route: delivery.route.as_bytes().to_vec(), id: delivery.unique_id().into(), attempt };
         Ok(Self { index, domain, routing_key, properties, payload: delivery.payload, tag })
     }
 }
@@ -217,6 +217,18 @@ mod tests {
             assert_ne!(MessageTag::of(&prepared(other).properties), Some(one.tag.clone()));
         }
         assert_eq!(MessageTag::of(&BasicProperties::default()), None);
+    }
+
+    #[test]
+    fn an_occurrence_of_a_schedule_has_its_own_id() {
+        let origin = Origin { id: Some("a@2026-05-24T00:00:00Z".into()), ..Origin::default() };
+        let metadata = Metadata { origin: origin.or_none(), ..Metadata::default() };
+        let occurrence = Delivery { id: MessageId::of_schedule("a").unwrap(), ..delivery("a", metadata) };
+        let one = PreparedMessage::new((0, None), occurrence, "k", usize::MAX).unwrap();
+        let headers = one.properties.headers().as_ref().unwrap().inner();
+        assert_eq!(headers[ID], text("a@2026-05-24T00:00:00Z"));
+        assert_eq!(one.properties.message_id().as_ref().unwrap().as_str(), "a@2026-05-24T00:00:00Z");
+        assert_eq!(MessageTag::of(&one.properties), Some(one.tag));
     }
 
     #[test]

@@ -4,5 +4,6 @@ mod access;
 mod cluster;
 mod load;
 mod missing_replicas;
+mod schedules;
 mod sentinel;
 mod switch;
