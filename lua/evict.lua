@@ -1,11 +1,12 @@
--- include bodies clock commit fields scores
+-- include bodies clock commit fields groups scores
 -- Evicts the oldest dead messages, by age and by number.
 --
--- KEYS   messages attempts errors dead records [flows]
+-- KEYS   messages attempts errors dead records groups grouped [flows]
 -- ARGV   maximum age (ms; 0: any), maximum number (0: any), limit (1 to 1000)
 -- reply  number deleted by age, number deleted by number, 1 if more must be deleted, otherwise 0, ms until the next one
 --        is too old or -1
-local messages, attempts, errors, dead, records, flows = unpack(KEYS)
+local messages, attempts, errors, dead, records = unpack(KEYS)
+local groups, flows = group_keys(KEYS, 6), KEYS[8]
 local max_age, max_count, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local now = math.floor(clock() / 1000)
@@ -25,7 +26,7 @@ local steps = {}
 add(steps, 'ZREM', dead, evicted, { back })
 drop(steps, records, evicted)
 if flows then drop(steps, flows, evicted) end
-delete(steps, attempts, errors, messages, evicted)
+delete(steps, attempts, errors, messages, groups, evicted)
 local failed = commit(steps)
 if failed then return failed end
 local first = max_age > 0 and head(dead)

@@ -50,6 +50,7 @@ scripts! {
     FLOWS "flows"
     FORECAST "forecast"
     GET "get"
+    GROUP "group"
     BURY "bury"
     LIST "list"
     MOVE "move"
@@ -89,7 +90,7 @@ macro_rules! includes {
 
 includes! {
     "attempts" "bodies" "bundle" "bytes" "claiming" "clock" "commit" "completion" "ending" "expiry" "external" "failures" "fields"
-    "filter" "flow" "flow_value" "json" "layout" "leases" "limits" "members" "passing" "places" "rates" "records"
+    "debounce" "filter" "flow" "flow_value" "groups" "json" "layout" "leases" "limits" "members" "passing" "places" "rates" "records"
     "recurring" "remembered" "revival" "scores" "seconds"
     "selection" "sizes" "taking" "turns" "utf8" "wake" "weight"
 }

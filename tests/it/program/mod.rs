@@ -24,6 +24,7 @@ mod failover;
 mod fair;
 mod flow;
 mod flows;
+mod groups;
 mod idle;
 mod lifecycle;
 mod limits;

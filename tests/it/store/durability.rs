@@ -75,6 +75,7 @@ fn message(name: &str) -> NewMessage {
         on_conflict: OnConflict::Keep,
         metadata: Metadata::default(),
         payload: "x".into(),
+        debounce: None,
         record: None,
     }
 }

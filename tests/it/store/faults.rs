@@ -16,7 +16,8 @@ use super::{
 };
 
 /// What needs memory, and may wait until there is some.
-const GROWING: [&str; 16] = [
+const GROWING: [&str; 17] = [
+    "move a message of a group",
     "set a schedule",
     "change a schedule",
     "keep a schedule",
@@ -35,7 +36,8 @@ const GROWING: [&str; 16] = [
     "take members",
 ];
 /// What changes nothing.
-const READING: [&str; 20] = [
+const READING: [&str; 21] = [
+    "look at a group",
     "look at a schedule",
     "list schedules",
     "list flows",
@@ -58,7 +60,12 @@ const READING: [&str; 20] = [
     "summary",
 ];
 /// Scenes that do not read a key that they pass: it may hold anything.
-const UNTOUCHED: [(&str, &str); 96] = [
+const UNTOUCHED: [(&str, &str); 101] = [
+    ("purge all pending", "unack"),
+    ("purge some pending", "unack"),
+    ("purge nothing", "unack"),
+    ("produce in place of a dead one", "attempts"),
+    ("produce in place of a pending one", "dead"),
     ("change a schedule", "bytes"),
     ("keep a schedule", "bytes"),
     ("set a schedule", "attempts"),
@@ -196,9 +203,21 @@ async fn a_value_of_another_type_at_a_key_is_reported_and_nothing_changes() {
         bench.set(scene).await;
         let call = bench.record(scene, script).await;
         let keys = if script == "produce" {
-            ["pending", "unack", "dead", "messages", "attempts", "errors", "route", "remembered", "records", "bytes"]
-                .map(|name| key(&partition(), name))
-                .to_vec()
+            [
+                "pending",
+                "unack",
+                "dead",
+                "messages",
+                "attempts",
+                "errors",
+                "route",
+                "remembered",
+                "records",
+                "bytes",
+                "groups",
+            ]
+            .map(|name| key(&partition(), name))
+            .to_vec()
         } else {
             call.keys
         };
@@ -211,7 +230,10 @@ async fn a_value_of_another_type_at_a_key_is_reported_and_nothing_changes() {
             let of_flows = FLOW_KEYS.iter().any(|name| key.ends_with(&format!(":{name}")));
             // Which of the flow keys a call reads depends on what it finds. Only ends of occurrences read schedules.
             let of_schedules = key.ends_with(":schedules") && !scene.contains("schedule");
+            // Only what a message joins or leaves is read.
+            let of_groups = key.ends_with(":groups") || key.ends_with(":grouped");
             let untouched = of_flows
+                || of_groups
                 || of_schedules
                 || UNTOUCHED.iter().any(|(one, name)| *one == split(scene).0 && key.ends_with(name));
             match result {
