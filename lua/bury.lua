@@ -1,18 +1,18 @@
--- include clock commit failures flow layout outbox revival scores
+-- include clock commit failures flow groups layout outbox revival scores
 -- Stores messages as dead letters, with the reason: those that a source could not read, and occurrences of schedules.
 --
--- KEYS   messages dead errors pending unack route remembered [outbox] [flow]
--- ARGV   required prefix of `route`, number of failed attempts, then for each message: id, "<reason>: <error>", body after the times, its flow if
---        there are flow keys
+-- KEYS   messages dead errors pending unack route remembered groups grouped [outbox] [flow]
+-- ARGV   required prefix of `route`, number of failed attempts, then for each message: id, "<reason>: <error>", body after the times, its group
+--        ("": none), its flow if there are flow keys
 -- reply  for each message: 1 written | 0 its id is live, nothing written; error `PUNCTUAL unregistered <text>` when the
 --        partition is not open: the caller must register the route first
 -- See src/message/codec.rs.
 local VERSION = 2
 local messages, dead, errors, pending, unack, route, remembered = unpack(KEYS)
 
-local outbox, behind = outbox_key(KEYS, 8)
+local groups, outbox, behind = group_keys(KEYS, 8), outbox_key(KEYS, 10)
 local flow = flow_keys(KEYS, behind)
-local EACH = flow and 4 or 3
+local EACH = flow and 5 or 4
 
 local refusal = closed(route, ARGV[1])
 if refusal then return refusal end
@@ -26,7 +26,7 @@ for _, set in ipairs({ pending, unack, dead }) do
   end
 end
 
-local reply, buried, names, bodies, dead_scores, texts = {}, {}, {}, {}, {}, {}
+local reply, buried, names, group_of, bodies, dead_scores, texts = {}, {}, {}, {}, {}, {}, {}
 for i, id in ipairs(ids) do
   if live[id] then
     reply[i] = 0
@@ -35,7 +35,8 @@ for i, id in ipairs(ids) do
     local n = #buried + 1
     buried[n] = id
     local at = 3 + (i - 1) * EACH
-    if flow then names[n] = ARGV[at + 3] end
+    if ARGV[at + 3] ~= '' then group_of[id] = ARGV[at + 3] end
+    if flow then names[n] = ARGV[at + 4] end
     bodies[2 * n - 1], bodies[2 * n] = id, struct.pack('>BI8I8', VERSION, now, now) .. ARGV[at + 2]
     dead_scores[2 * n - 1], dead_scores[2 * n] = whole(now), id
     texts[2 * n - 1], texts[2 * n] = id, failure(now, ARGV[2], ARGV[at + 1])
@@ -46,6 +47,8 @@ local steps = {}
 if #buried > 0 then
   add(steps, 'HSET', messages, bodies, { { 'HDEL', messages, unpack(buried) } })
   revive(steps, remembered, buried)
+  -- The ids are new, and have no group.
+  join_groups(steps, groups, group_of, false)
   if flow then number_flows(steps, flow, buried, names) end
   add(steps, 'ZADD', dead, dead_scores, { { 'ZREM', dead, unpack(buried) } })
   post(steps, outbox, dead_scores)

@@ -1,7 +1,7 @@
--- include bodies bytes clock commit fields flow layout records remembered revival sizes wake
+-- include bodies bytes clock commit fields flow groups layout records remembered revival sizes wake
 -- Cancels a pending message, or purges a dead one; one in flight stays.
 --
--- KEYS   pending unack messages attempts errors dead remembered records bytes route [flow]
+-- KEYS   pending unack messages attempts errors dead remembered records bytes route groups grouped [flow]
 -- ARGV   wake channel, required prefix of `route`, id, time to remember the id (ms; a purged id only with a record),
 --        maximum number of remembered ids, its record ("": none; see records.lua), 1 if the source also read the
 --        cancelled message and did not schedule it, otherwise 0 (with a record such an id is remembered too), 1 to keep
@@ -10,7 +10,7 @@
 --        changed); error `PUNCTUAL unregistered <text>`, nothing written, when the partition is not open
 local pending, unack, messages, attempts, errors, dead, remembered, records, bytes, route = unpack(KEYS)
 local channel, layout, id, keep, max = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-local flow = flow_keys(KEYS, 11)
+local groups, flow = group_keys(KEYS, 11), flow_keys(KEYS, 13)
 
 local refusal = closed(route, layout)
 if refusal then return refusal end
@@ -54,7 +54,7 @@ if score and flow then
     drop(steps, flow.flows, { id })
   end
 end
-if score then delete(steps, attempts, errors, messages, { id }) end
+if score then delete(steps, attempts, errors, messages, groups, { id }) end
 local failed = commit(steps)
 if failed then return failed end
 if is_open then wake(channel) end

@@ -1,7 +1,7 @@
--- include claiming clock commit failures fields flow members outbox passing rates scores turns
+-- include claiming clock commit failures fields flow groups members outbox passing rates scores turns
 -- Moves due messages from pending to unack under a lease.
 --
--- KEYS   pending unack messages attempts errors dead paused remembered records claims bytes [outbox] [flow]
+-- KEYS   pending unack messages attempts errors dead paused remembered records claims bytes groups grouped [outbox] [flow]
 -- ARGV   instance, number of the claim (each claim of an instance has a larger one), limit (0 to 1000: 0 takes
 --        nothing), maximum bytes of bodies, lease in us, suspects: "few" or the ms by which they are deferred, bodies
 --        read at once, 1 for the retry of a claim without a reply, otherwise 0, maximum number of suspects in one claim
@@ -21,7 +21,7 @@
 local pending, unack, messages, attempts, errors, dead, paused, remembered, records, claims, bytes = unpack(KEYS)
 local instance, number, limit, max_bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local lease, suspects, chunk, company = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[9])
-local outbox, behind = outbox_key(KEYS, 12)
+local groups, outbox, behind = group_keys(KEYS, 12), outbox_key(KEYS, 14)
 local flow = flow_keys(KEYS, behind)
 if flow then flow.pending = pending end
 -- Due messages that a claim reads at most when it defers suspects, so that suspects alone do not leave it empty.
@@ -36,7 +36,12 @@ local millis = math.floor(now / 1000)
 -- A value of a wrong type at any key causes an error here: a message that cannot be settled must not be delivered.
 -- Usually none of these keys exists. The other keys are read below.
 local is_paused, has_attempts = false, false
-if redis.call('EXISTS', attempts, errors, dead, remembered, records, paused) > 0 then
+local found, has_groups = existing(groups, { attempts, errors, dead, remembered, records, paused })
+if has_groups then
+  redis.call('HLEN', groups.groups)
+  redis.call('ZCARD', groups.grouped)
+end
+if found > 0 then
   redis.call('ZCARD', dead)
   redis.call('ZCARD', remembered)
   redis.call('HLEN', errors)

@@ -99,7 +99,8 @@ elseif what == 'delete' then
     leave()
     if flow then forget(steps, flow, { id }, redis.call('HMGET', flow.flows, id)) end
     if waits then grow(steps, bytes, -#(old or '')) end
-    delete(steps, attempts, errors, messages, { id })
+    -- A schedule has no group.
+    delete(steps, attempts, errors, messages, nil, { id })
   end
 else
   local is_paused = what == 'pause'

@@ -1,16 +1,17 @@
--- include bodies clock commit fields scores
+-- include bodies clock commit fields groups scores
 -- Evicts the oldest dead messages, by age and by number.
 --
--- KEYS   messages attempts errors dead records [flows] [outbox]
+-- KEYS   messages attempts errors dead records groups grouped [flows] [outbox]
 -- ARGV   maximum age (ms; 0: any), maximum number (0: any), limit (1 to 1000), 1 with an outbox, otherwise 0
 -- reply  number deleted by age, number deleted by number, 1 if more must be deleted, otherwise 0, ms until the next one
 --        is too old or -1
 --
 -- A message in the outbox (outbox.lua) stays until it is forwarded.
 local messages, attempts, errors, dead, records = unpack(KEYS)
+local groups = group_keys(KEYS, 6)
 local max_age, max_count, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local outbox = ARGV[4] == '1' and KEYS[#KEYS] or nil
-local flows = #KEYS > (outbox and 6 or 5) and KEYS[6] or nil
+local flows = #KEYS > (outbox and 8 or 7) and KEYS[8] or nil
 
 local now = math.floor(clock() / 1000)
 local oldest = max_age > 0 and redis.call('ZCOUNT', dead, '-inf', whole(now - max_age)) or 0
@@ -35,7 +36,7 @@ local steps = {}
 add(steps, 'ZREM', dead, evicted, { back })
 drop(steps, records, evicted)
 if flows then drop(steps, flows, evicted) end
-delete(steps, attempts, errors, messages, evicted)
+delete(steps, attempts, errors, messages, groups, evicted)
 local failed = commit(steps)
 if failed then return failed end
 local more = #evicted > 0 and wanted > limit

@@ -1,13 +1,14 @@
--- include bodies clock commit fields scores
+-- include bodies clock commit fields groups scores
 -- Ends the turn of dead letters that a forwarder took (forward.lua).
 --
--- KEYS   outbox messages attempts errors dead records [flows]
+-- KEYS   outbox messages attempts errors dead records groups grouped [flows]
 -- ARGV   keep (they were forwarded) | purge (they were forwarded, and are deleted) | ms until a forwarder takes them again,
 --        then for each: id, its score in the outbox, time of death (ms)
 -- reply  number that left the outbox
 --
 -- One that another forwarder took since, or that died again, stays as it is.
-local outbox, messages, attempts, errors, dead, records, flows = unpack(KEYS)
+local outbox, messages, attempts, errors, dead, records = unpack(KEYS)
+local groups, flows = group_keys(KEYS, 7), KEYS[9]
 local how = ARGV[1]
 local ids, tokens, deaths = {}, {}, {}
 for i = 2, #ARGV, 3 do
@@ -35,6 +36,6 @@ else
   add(steps, 'ZREM', dead, purged, { purged_back })
   drop(steps, records, purged)
   if flows then drop(steps, flows, purged) end
-  delete(steps, attempts, errors, messages, purged)
+  delete(steps, attempts, errors, messages, groups, purged)
 end
 return commit(steps) or (again and 0 or #own)

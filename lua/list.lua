@@ -1,16 +1,16 @@
 -- include filter weight
 -- Returns a page of one set after a place, in order of score, then id.
 --
--- KEYS   set messages errors [flows]; the set is pending, unack or dead
+-- KEYS   set messages errors groups [flows]; the set is pending, unack or dead
 -- ARGV   limit (1 to 1000), maximum bytes of ids, errors and bodies, then a filter with the place (filter.lua)
 -- reply  1 if more follow, otherwise 0, score and id of the last one considered or "", then for each match: id, score,
 --        value of `errors` or "", body or ""
 --
 -- The first message is returned at any size.
-local set, messages, errors, flows = unpack(KEYS)
+local set, messages, errors, groups, flows = unpack(KEYS)
 local limit, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
 
-local ids, scores, values, matches, rest = matching(set, errors, flows, 3)
+local ids, scores, values, matches, rest = matching(set, errors, flows, groups, 3)
 local listed, bytes, reached = {}, 0, #ids
 for n, i in ipairs(matches) do
   local body, value = redis.call('HGET', messages, ids[i]) or '', values[i] or ''

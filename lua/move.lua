@@ -1,16 +1,17 @@
--- include bytes commit fields layout scores wake
+-- include bytes commit fields groups layout members scores wake
 -- Moves ids from a partition of the former number of partitions of a route to a partition of the present number.
 --
--- KEYS   route (pending unack messages attempts errors dead remembered records bytes schedules)... [outbox] [outbox]; the first group is of the
---        partition that the ids leave, the second group and `route` are of the partition to which they belong
+-- KEYS   route (pending unack messages attempts errors dead remembered records bytes schedules groups grouped)... [outbox] [outbox]; the
+--        first keys in brackets are of the partition that the ids leave, the others and `route` of that to which they belong
 -- ARGV   wake channel, required prefix of `route`, maximum bytes of bodies (the first one is moved at any size), ids
 -- reply  for each id: moved | absent | left (too many bytes) | in_flight (it must be settled first) | conflict (it is
 --        live in both partitions), then its due time in ms if it is in flight, otherwise 0; error
 --        `PUNCTUAL unregistered <text>`, nothing written, when the partition is not open
-local EACH, FIRST = 10, 4
+local EACH, FIRST = 12, 4
 local route = KEYS[1]
 local pending, unack, messages, attempts, errors, dead, remembered, records, bytes, schedules =
   unpack(KEYS, 2, EACH + 1)
+local groups, to_groups = group_keys(KEYS, EACH), group_keys(KEYS, 2 * EACH)
 local to_pending, to_unack, to_messages, to_attempts, to_errors, to_dead, to_remembered, to_records, to_bytes, to_schedules =
   unpack(KEYS, EACH + 2)
 local channel, layout, max_bytes = ARGV[1], ARGV[2], tonumber(ARGV[3])
@@ -23,9 +24,12 @@ local hashes = {
   { messages, to_messages },
 }
 for _, pair in ipairs(hashes) do
-  redis.call('HLEN', pair[1])
+  -- HSTRLEN checks `messages` below.
+  if pair[1] ~= messages then redis.call('HLEN', pair[1]) end
   redis.call('HLEN', pair[2])
 end
+local has_groups = redis.call('EXISTS', groups.groups) == 1
+if has_groups then table.insert(hashes, 1, { groups.groups, to_groups.groups }) end
 redis.call('ZCARD', to_remembered)
 
 local ids = { unpack(ARGV, FIRST) }
@@ -89,6 +93,19 @@ carry(remembered, to_remembered, ended)
 -- The outboxes of a route that forwards its dead letters.
 local outbox, to_outbox = KEYS[2 * EACH + 2], KEYS[2 * EACH + 3]
 if outbox then carry(outbox, to_outbox, scores(outbox)) end
+if has_groups then
+  local left, joined = { 'ZREM', groups.grouped }, {}
+  for n, name in ipairs(redis.call('HMGET', groups.groups, unpack(names))) do
+    if name then
+      left[#left + 1] = member_of(name, names[n])
+      joined[2 * #left - 5], joined[2 * #left - 4] = '0', left[#left]
+    end
+  end
+  if #left > 2 then
+    added[#added + 1] = { to_groups.grouped, { unpack(left, 3) }, joined }
+    remove(steps, left, '0')
+  end
+end
 
 for _, pair in ipairs(hashes) do
   local values, there, set = redis.call('HMGET', pair[1], unpack(names)), {}, {}

@@ -7,14 +7,16 @@
 -- KEYS[1]  {P:<route>:<index>/<N>}:pending; index = CRC32 (IEEE) of the id modulo N, where N is the number of
 --          partitions in HGET P:routes <route>
 -- ARGV     "1" (version), id, "+<delay ms>" | "<due ms>", payload, options as JSON or ""
--- options  headers, key, flow, content_type, properties, max_attempts, expires_at (ms), on_conflict ("keep" | "replace")
+-- options  headers, key, flow, group, content_type, properties, max_attempts, expires_at (ms), on_conflict ("keep" |
+--          "replace"), debounce (ms; with "replace": due at the latest that long after the first of the messages that
+--          were replaced)
 -- reply    { status, id, due ms }; status: scheduled | exists | replaced | in_flight (live, not replaced) |
 --          delivered | cancelled (the route remembers the id: nothing changed; the time is that of its completion)
 -- errors   PUNCTUAL <slug> <text>, nothing written; slug: version, unknown-route, wrong-partition, invalid-id,
 --          invalid-due, invalid-options, too-large, limit-messages, limit-bytes, limit-delay (limits of the route;
 --          the first two are accepted again after deliveries)
 --
--- include bytes clock commit ending fields flow json limits scores seconds utf8 wake
+-- include bytes clock commit debounce ending fields flow groups json limits scores seconds utf8 wake
 -- begin include/scores.lua
 -- A number as text with all its digits: `..` keeps only 14 of them.
 local function whole(number)
@@ -153,6 +155,23 @@ local function add(steps, command, key, values, undo, old)
   if #values > 0 then write(steps, { command, key, unpack(values) }, undo, old) end
 end
 -- end
+-- begin include/debounce.lua
+-- include scores
+-- A message with `debounce` is due at the time asked for, but at most `max` ms after the first acceptance of those that
+-- it replaced, one after another.
+
+-- The due time of a message, and the time of the first acceptance. `due`: the time asked for; `old` and `score`: the body
+-- and the score of the pending message that it replaces, nothing without one.
+local function debounced(due, max, old, score, now)
+  local old_due, first = now, now
+  if old and #old >= 17 then old_due, first = struct.unpack('>I8I8', old, 2) end
+  local last = first + max
+  -- After a failed or deferred attempt the score is the time of the next one, which is not brought forward.
+  local next_at = score and due_by(score) or 0
+  if old and next_at ~= old_due then last = math.max(last, next_at) end
+  return math.min(due, last), first
+end
+-- end
 -- begin include/ending.lua
 -- How and when (ms) a message was completed, by its score in `remembered`; nothing if that is more than `keep` ms ago.
 local function ending(score, keep, now)
@@ -202,9 +221,8 @@ local function put(steps, command, old)
   write(steps, command, unset, old)
 end
 
--- Adds the step that deletes fields of a hash, unless the hash has none of them.
-local function drop(steps, key, fields)
-  if #fields == 0 or redis.call('EXISTS', key) == 0 then return end
+-- Adds the step that deletes fields of a hash that exists.
+local function drop_found(steps, key, fields)
   local found, values = { 'HDEL', key }, {}
   for i, value in ipairs(redis.call('HMGET', key, unpack(fields))) do
     if value then
@@ -213,6 +231,11 @@ local function drop(steps, key, fields)
     end
   end
   clear(steps, found, values)
+end
+
+-- Adds the step that deletes fields of a hash, unless the hash has none of them.
+local function drop(steps, key, fields)
+  if #fields > 0 and redis.call('EXISTS', key) == 1 then drop_found(steps, key, fields) end
 end
 -- end
 -- begin include/flow_value.lua
@@ -373,6 +396,81 @@ local function conclude(steps, flow, ids, scores, now)
   local is_open = depart(steps, flow, ids, scores, values, now)
   forget(steps, flow, ids, values)
   return is_open
+end
+-- end
+-- begin include/groups.lua
+-- include fields members
+-- Groups: messages of a route that are listed, cancelled and moved together.
+--
+-- groups   hash: id of a live message, also of a dead one -> its group
+-- grouped  sorted set, all scores 0: "<group> NUL <id>" of each of them
+--
+-- While no live message has a group, both are absent, and no command is executed for them: an EXISTS that a script
+-- executes anyway counts `groups` too.
+
+-- The group keys among `keys` from place `first` on.
+local function group_keys(keys, first) return { groups = keys[first], grouped = keys[first + 1] } end
+
+-- How many of `others` exist, and whether there are groups. EXISTS counts a key as often as it is named.
+local function existing(groups, others)
+  local named, times = { 'EXISTS', unpack(others) }, #others + 1
+  for _ = 1, times do named[#named + 1] = groups.groups end
+  local count = redis.call(unpack(named))
+  return count % times, count >= times
+end
+
+local function member_of(group, id) return group .. '\0' .. id end
+
+-- Adds the steps that set the groups of accepted messages: `names` has the group of each id, false for none.
+-- `has_groups`: whether there are groups.
+local function join_groups(steps, groups, names, has_groups)
+  local ids = {}
+  for id, name in pairs(names) do
+    if name or has_groups then ids[#ids + 1] = id end
+  end
+  if #ids == 0 then return end
+  table.sort(ids)
+  local known = has_groups and redis.call('HMGET', groups.groups, unpack(ids)) or {}
+  local set, set_old, cleared, cleared_old = { 'HSET', groups.groups }, {}, { 'HDEL', groups.groups }, {}
+  local joined, left = { 'ZADD', groups.grouped }, { 'ZREM', groups.grouped }
+  for i, id in ipairs(ids) do
+    local name, old = names[id], known[i]
+    if name ~= (old or false) then
+      if old then left[#left + 1] = member_of(old, id) end
+      if name then
+        set[#set + 1], set[#set + 2] = id, name
+        set_old[#set_old + 1] = old or false
+        joined[#joined + 1], joined[#joined + 2] = '0', member_of(name, id)
+      else
+        cleared[#cleared + 1], cleared_old[#cleared_old + 1] = id, old
+      end
+    end
+  end
+  put(steps, set, set_old)
+  insert(steps, joined)
+  remove(steps, left, '0')
+  clear(steps, cleared, cleared_old)
+end
+
+-- Adds the steps that take messages that end out of their groups.
+local function leave_groups(steps, groups, ids)
+  local left, cleared, old = { 'ZREM', groups.grouped }, { 'HDEL', groups.groups }, {}
+  for i, name in ipairs(redis.call('HMGET', groups.groups, unpack(ids))) do
+    if name then
+      left[#left + 1] = member_of(name, ids[i])
+      cleared[#cleared + 1], old[#old + 1] = ids[i], name
+    end
+  end
+  remove(steps, left, '0')
+  clear(steps, cleared, old)
+end
+
+-- Up to `count` ids of a group after the id `after`, in order of their bytes.
+local function ids_of_group(groups, name, after, count)
+  local from, to = '(' .. member_of(name, after), '(' .. name .. '\1'
+  local ids = redis.call('ZRANGEBYLEX', groups.grouped, from, to, 'LIMIT', '0', count)
+  for i, member in ipairs(ids) do ids[i] = string.sub(member, #name + 2) end
+  return ids
 end
 -- end
 -- begin include/json.lua
@@ -538,7 +636,7 @@ end
 local TEXT_PROPERTIES =
   { content_encoding = true, correlation_id = true, reply_to = true, type = true, app_id = true }
 
-local fields, replace, expires_at, flow_name = {}, false, nil, ''
+local fields, replace, expires_at, debounce, group, flow_name = {}, false, nil, nil, false, ''
 local given = { headers = {} }
 local known = {}
 function known.headers(value)
@@ -564,10 +662,24 @@ function known.key(value)
   end
   return true
 end
+local function is_name(value)
+  return type(value) == 'string' and #value <= MAX_ID_BYTES and not string.find(value, '[^A-Za-z0-9._:~-]')
+end
 function known.flow(value)
-  if type(value) ~= 'string' or #value > MAX_ID_BYTES or string.find(value, '[^A-Za-z0-9._:~-]') then return false end
   flow_name = value
+  return is_name(value)
+end
+function known.group(value)
+  if not is_name(value) or value == '.' or value == '..' then return false end
+  if value ~= '' then
+    fields[#fields + 1] = '"group":' .. encode(value)
+    group = value
+  end
   return true
+end
+function known.debounce(value)
+  debounce = value
+  return is_integer(value, 1) and value <= MAX_DELAY
 end
 function known.content_type(value)
   if not is_text(value) then return false end
@@ -623,6 +735,9 @@ if options ~= '' then
     end
   end
 end
+if debounce and not replace then
+  return refuse('invalid-options', 'invalid value of debounce: it needs on_conflict "replace"')
+end
 if expires_at and expires_at < math.max(due, now) then
   return refuse('invalid-options', 'invalid value of expires_at: it would expire before it is delivered')
 end
@@ -669,7 +784,7 @@ local pending, unack, dead = KEYS[1], tag .. ':unack', tag .. ':dead'
 local messages, attempts, errors = tag .. ':messages', tag .. ':attempts', tag .. ':errors'
 local pending_score = redis.call('ZSCORE', pending, id)
 local in_flight = redis.call('ZSCORE', unack, id)
-local dead_score = redis.call('ZSCORE', dead, id)
+local dead_score = not pending_score and redis.call('ZSCORE', dead, id)
 local old = (pending_score or in_flight or dead_score) and redis.call('HGET', messages, id)
 -- The due time inside the stored body.
 local function due_inside() return old and #old >= 17 and struct.unpack('>I8', old, 2) or 0 end
@@ -687,7 +802,9 @@ if completed and keep > 0 then
   if how then return { how, id, at } end
 end
 
-local times = expires_at and struct.pack('>BI8I8BI8', 2, due, now, 6, expires_at) or struct.pack('>BI8I8', 1, due, now)
+local first = now
+if debounce then due, first = debounced(due, debounce, pending_score and old, pending_score, now) end
+local times = expires_at and struct.pack('>BI8I8BI8', 2, due, first, 6, expires_at) or struct.pack('>BI8I8', 1, due, first)
 local body = times .. struct.pack('>I4', #metadata) .. metadata .. payload
 local bytes = tag .. ':bytes'
 local added = #body - (pending_score and old and #old or 0)
@@ -707,11 +824,14 @@ local earliest, steps = head(pending), {}
 add(steps, 'HSET', messages, { id, body }, restore(messages, { id }, { old }))
 if dead_score then add(steps, 'ZREM', dead, { id }, { { 'ZADD', dead, dead_score, id } }) end
 if completed then add(steps, 'ZREM', remembered, { id }, { { 'ZADD', remembered, completed, id } }) end
-for _, key in ipairs({ attempts, errors }) do
-  local value = (pending_score or dead_score) and redis.call('HGET', key, id)
+-- A dead message has no attempts.
+for _, key in ipairs(pending_score and { attempts, errors } or dead_score and { errors } or {}) do
+  local value = redis.call('HGET', key, id)
   if value then add(steps, 'HDEL', key, { id }, restore(key, { id }, { value })) end
 end
 grow(steps, bytes, added)
+local groups = { groups = tag .. ':groups', grouped = tag .. ':grouped' }
+join_groups(steps, groups, { [id] = group }, (pending_score or dead_score) and true)
 local is_open = false
 if template then
   local keys = {}

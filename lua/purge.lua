@@ -1,13 +1,14 @@
--- include bodies clock commit fields selection
+-- include bodies clock commit fields groups selection
 -- Deletes dead messages.
 --
--- KEYS   messages attempts errors dead records [flows]
+-- KEYS   messages attempts errors dead records groups grouped [flows]
 -- ARGV   limit (0 to 1000), 1 to count only, otherwise 0, then the selection (selection.lua)
 -- reply  as in redrive.lua
-local messages, attempts, errors, dead, records, flows = unpack(KEYS)
+local messages, attempts, errors, dead, records = unpack(KEYS)
+local groups, flows = group_keys(KEYS, 6), KEYS[8]
 local limit, is_dry = tonumber(ARGV[1]), ARGV[2] == '1'
 
-local ids, scores, selected, rest, before = selection(dead, errors, flows, 3, math.floor(clock() / 1000))
+local ids, scores, selected, rest, before = selection(dead, errors, flows, groups.groups, 3, math.floor(clock() / 1000))
 local purged, back = {}, { 'ZADD', dead }
 for n = 1, math.min(#selected, limit) do
   local i = selected[n]
@@ -19,7 +20,7 @@ if not is_dry then
   add(steps, 'ZREM', dead, purged, { back })
   drop(steps, records, purged)
   if flows then drop(steps, flows, purged) end
-  delete(steps, attempts, errors, messages, purged)
+  delete(steps, attempts, errors, messages, groups, purged)
   local failed = commit(steps)
   if failed then return failed end
 end

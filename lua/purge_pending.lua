@@ -1,20 +1,30 @@
--- include bodies bytes clock commit flow recurring remembered sizes wake
--- Cancels pending messages: the named ones, or all in order of due time. Messages in flight and schedules stay.
+-- include bodies bytes clock commit flow groups recurring remembered sizes wake
+-- Cancels pending messages: the named ones, those of a group, or all in order of due time. Messages in flight and
+-- schedules stay.
 --
--- KEYS   pending messages attempts errors remembered records bytes schedules [flow]
+-- KEYS   pending unack messages attempts errors remembered records bytes schedules groups grouped [flow]
 -- ARGV   wake channel, time to remember the ids (ms), maximum number of remembered ids, limit (1 to 1000; any to
---        count), 1 to count only, otherwise 0, then the ids (at most 1000), or none for all
--- reply  number cancelled, or that would be; number of the other pending messages among those asked for
-local pending, messages, attempts, errors, remembered, records, bytes, schedules = unpack(KEYS)
+--        count), 1 to count only, otherwise 0, then "all" | "ids", the ids (at most 1000) | "group", a group, the id
+--        after which its messages are looked at (at most as many as the limit)
+-- reply  number cancelled, or that would be; number of the other pending messages among those asked for; for a group, in
+--        place of the latter: the last id that was looked at if more follow, otherwise "", then the ids in flight
+local pending, unack, messages, attempts, errors, remembered, records, bytes, schedules = unpack(KEYS)
 local channel, keep, max = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local limit, is_dry = tonumber(ARGV[4]), ARGV[5] == '1'
-local flow = flow_keys(KEYS, 9)
-local FIRST = 6
+local groups, flow = group_keys(KEYS, 10), flow_keys(KEYS, 12)
+local what, FIRST = ARGV[6], 7
 
-local cancelled, scores, back, rest = {}, {}, { 'ZADD', pending }, 0
-if #ARGV >= FIRST then
+local cancelled, scores, back, rest, in_flight = {}, {}, { 'ZADD', pending }, 0, {}
+if what ~= 'all' then
   local ids, seen = { unpack(ARGV, FIRST) }, {}
-  for i, score in ipairs(redis.call('ZMSCORE', pending, unpack(ids))) do
+  if what == 'group' then
+    ids = ids_of_group(groups, ARGV[FIRST], ARGV[FIRST + 1], ARGV[4])
+    rest = #ids == limit and ids[limit] or ''
+    for i, score in ipairs(#ids > 0 and redis.call('ZMSCORE', unack, unpack(ids)) or {}) do
+      if score then in_flight[#in_flight + 1] = ids[i] end
+    end
+  end
+  for i, score in ipairs(#ids > 0 and redis.call('ZMSCORE', pending, unpack(ids)) or {}) do
     local id = ids[i]
     if score and not seen[id] then
       seen[id] = true
@@ -26,7 +36,7 @@ if #ARGV >= FIRST then
       end
     end
   end
-  if is_dry then return { #cancelled, rest } end
+  if is_dry then return { #cancelled, rest, unpack(in_flight) } end
 else
   -- A schedule that is in flight is not among those that wait, so the number can be too small for a moment.
   local waiting = math.max(0, redis.call('ZCARD', pending) - redis.call('HLEN', schedules))
@@ -50,8 +60,8 @@ add(steps, 'ZREM', pending, cancelled, { back })
 grow(steps, bytes, -sizes(messages, cancelled))
 remember(steps, remembered, records, cancelled, true, keep, max)
 local is_open = flow and conclude(steps, flow, cancelled, scores, math.floor(clock() / 1000))
-delete(steps, attempts, errors, messages, cancelled)
+delete(steps, attempts, errors, messages, groups, cancelled)
 local failed = commit(steps)
 if failed then return failed end
 if is_open then wake(channel) end
-return { #cancelled, rest }
+return { #cancelled, rest, unpack(in_flight) }

@@ -1,19 +1,19 @@
 -- include bytes clock commit expiry fields flow flow_value scores selection wake
 -- Makes dead messages pending again, due now and with 0 attempts. The limits of the route do not apply.
 --
--- KEYS   pending messages errors dead bytes [flow]
+-- KEYS   pending messages errors dead bytes groups [flow]
 -- ARGV   wake channel, maximum bytes of bodies, limit (0 to 1000), 1 to count only, otherwise 0, change of the times of
 --        expiry ("keep" | "drop" | "+<ms from now>", which also sets one where there was none), then the selection
 --        (selection.lua)
 -- reply  number redriven, or that would be; number considered; 1 if more follow, otherwise 0; `before` of the
 --        selection; score and id of the last one considered or ""
-local pending, messages, errors, dead, held_bytes = unpack(KEYS)
-local flow = flow_keys(KEYS, 6)
+local pending, messages, errors, dead, held_bytes, groups = unpack(KEYS)
+local flow = flow_keys(KEYS, 7)
 local channel, max_bytes, limit, is_dry = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
 local kept, after = ARGV[5] == 'keep', tonumber(string.match(ARGV[5], '^%+(%d+)$'))
 
 local now = math.floor(clock() / 1000)
-local ids, scores, selected, rest, before = selection(dead, errors, flow and flow.flows, 6, now)
+local ids, scores, selected, rest, before = selection(dead, errors, flow and flow.flows, groups, 6, now)
 if is_dry then return progress(ids, scores, selected, math.min(#selected, limit), rest, before) end
 
 local moved, back, dues, bodies, old = {}, { 'ZADD', dead }, {}, {}, {}

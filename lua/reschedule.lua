@@ -1,16 +1,17 @@
 -- include clock commit expiry flow flow_value layout limits scores wake
 -- Changes the due time of a pending message.
 --
--- KEYS   pending unack messages dead route [flow]
--- ARGV   wake channel, required prefix of `route`, id, "+<delay ms>" | "<due ms>" | "now": its flow's rate does not
---        apply, 1 if the flows are ordered, otherwise 0
+-- KEYS   pending unack messages dead route groups [flow]
+-- ARGV   wake channel, required prefix of `route`, id, "+<delay ms>" | "<due ms>" | "by <ms>", from its due time on |
+--        "now": its flow's rate does not apply, 1 if the flows are ordered, otherwise 0, the group that it must have
+--        ("": any), the time before which it must have been accepted or moved last (ms; "": any)
 -- reply  held (in its flow another message comes first), the id of that | done | in_flight | dead | not_found |
---        limit_delay (longer than the route allows) | expires (before the new due time), then in ms the due time for
+--        limit_delay (longer than the route allows) | later (accepted or moved too late) | expires (before the new due time), then in ms the due time for
 --        done, the time of expiry for expires, otherwise 0; error `PUNCTUAL unregistered <text>`, nothing written, when
 --        the partition is not open
 local pending, unack, messages, dead, route = unpack(KEYS)
-local channel, layout, id, when, ordered = unpack(ARGV)
-local flow = flow_keys(KEYS, 6)
+local channel, layout, id, when, ordered, group, before = unpack(ARGV)
+local flow = flow_keys(KEYS, 7)
 
 -- Due messages that are read to find the first one of an ordered flow.
 local MOST_DUE = 1000
@@ -38,6 +39,7 @@ end
 local refusal, settings = closed(route, layout)
 if refusal then return refusal end
 
+if group ~= '' and redis.call('HGET', KEYS[6], id) ~= group then return { 'not_found', 0 } end
 if redis.call('ZSCORE', unack, id) then return { 'in_flight', 0 } end
 if redis.call('ZSCORE', dead, id) then return { 'dead', 0 } end
 local score = redis.call('ZSCORE', pending, id)
@@ -46,8 +48,14 @@ local body = redis.call('HGET', messages, id)
 if not score or not body then return { 'not_found', 0 } end
 
 local now = math.floor(clock() / 1000)
+if before ~= '' and #body >= 17 and struct.unpack('>I8', body, 10) >= tonumber(before) then return { 'later', 0 } end
 local due = when == 'now' and now or tonumber(when)
-if string.sub(when, 1, 1) == '+' then due = now + due end
+local by = string.match(when, '^by (%-?%d+)$')
+if by then
+  due = math.max(0, due_by(score) + tonumber(by))
+elseif string.sub(when, 1, 1) == '+' then
+  due = now + due
+end
 if due - now > quota(settings, pending, unack, '').delay then return { 'limit_delay', 0 } end
 local expires = expiry(body)
 if expires and expires < math.max(due, now) then return { 'expires', expires } end

@@ -1,11 +1,12 @@
--- include bytes clock commit ending fields flow layout limits members records scores wake
+-- include bytes clock commit debounce ending fields flow groups layout limits members records scores wake
 -- Schedules a batch: each id becomes pending; a live one is kept or replaced.
 --
--- KEYS   pending unack messages attempts errors dead route remembered records bytes [flow]
+-- KEYS   pending unack messages attempts errors dead route remembered records bytes groups grouped [flow]
 -- ARGV   wake channel, maximum bytes of bodies to read, required prefix of `route`: "<version> <partitions> <number> ",
---        time for which a completed id is remembered (ms), then groups of messages: "keep" | "replace", number of
---        messages, 1 if they have records, otherwise 0, then for each message: id, "+<delay ms>" | "<due ms>", body
---        after the times (checked by the caller), its record if the group has records (see records.lua), its flow if
+--        time for which a completed id is remembered (ms), then runs of messages: "keep" | "replace", number of
+--        messages, 1 if they have records, otherwise 0, plus 2 if they have groups, then for each message: id,
+--        "+<delay ms>" | "<due ms>", after "/<max ms>/" to debounce it (debounce.lua), body after the times (checked by
+--        the caller), its record if they have records (see records.lua), its group if they have groups, its flow if
 --        there are flow keys
 -- reply  for each message: status, due ms
 --        status: scheduled | pending, unack, dead (kept there) | replaced | revived (it was dead) |
@@ -17,7 +18,7 @@
 --        caller must register the route first
 local pending, unack, messages, attempts, errors, dead, route, remembered, records, held_bytes = unpack(KEYS)
 local channel, max_bytes, layout, keep = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
-local flow = flow_keys(KEYS, 11)
+local groups, flow = group_keys(KEYS, 11), flow_keys(KEYS, 13)
 local FIRST = 5
 -- See src/message/codec.rs.
 local VERSION = 2
@@ -29,10 +30,11 @@ local now = math.floor(clock() / 1000)
 local earliest = head(pending)
 
 -- Columns of the batch. `places` has the last place of each id.
-local ids, whens, tails, replaces, record_at, flow_at, places, is_repeated = {}, {}, {}, {}, {}, {}, {}, false
+local ids, whens, tails, replaces, record_at, group_at, flow_at, places, is_repeated = {}, {}, {}, {}, {}, {}, {}, {}, false
 local at, n = FIRST, 0
 while at < #ARGV do
-  local replace, last, has_record = ARGV[at] == 'replace', n + ARGV[at + 1], ARGV[at + 2] == '1'
+  local replace, last, columns = ARGV[at] == 'replace', n + ARGV[at + 1], tonumber(ARGV[at + 2])
+  local has_record, has_group = columns % 2 == 1, columns >= 2
   at = at + 3
   while n < last do
     n = n + 1
@@ -43,6 +45,10 @@ while at < #ARGV do
     if replace then replaces[n] = true end
     if has_record then record_at[n] = ARGV[at + 3] end
     at = at + (has_record and 4 or 3)
+    if has_group then
+      group_at[n] = ARGV[at]
+      at = at + 1
+    end
     if flow then
       flow_at[n] = ARGV[at]
       at = at + 1
@@ -59,7 +65,8 @@ local function look(name, set)
   end
 end
 if earliest then look('pending', pending) end
-if redis.call('EXISTS', unack, dead) > 0 then
+local others, has_groups = existing(groups, { unack, dead })
+if others > 0 then
   look('unack', unack)
   look('dead', dead)
 end
@@ -118,16 +125,20 @@ local function exceeded(is, size, wait)
 end
 
 -- Values of the last message. Messages that are due at the same time share them.
-local when, due, score, prefix
+local when, due, score, prefix, debounce
 local function read_due(text)
-  when, due, score = text, tonumber(text), text
-  if string.sub(text, 1, 1) == '+' then
+  local time, max = text, nil
+  if string.byte(text) == 47 then max, time = string.match(text, '^/(%d+)/(.*)$') end
+  when, due, score, debounce = text, tonumber(time), time, tonumber(max)
+  if string.sub(time, 1, 1) == '+' then
     due = now + due
     score = whole(due)
   end
   prefix = struct.pack('>BI8I8', VERSION, due, now)
 end
 
+-- The times of messages that were written, if the batch names ids again.
+local latest = {}
 local reply = {}
 local bodies, scores, n_written = { 'HSET', messages }, { 'ZADD', pending }, 0
 -- The bodies that are replaced, by id.
@@ -135,6 +146,8 @@ local old_ids, old_bodies, old_score, revived = {}, {}, {}, {}
 -- On a route with flows: messages that are written, with their flows, and pending ones that are replaced, with their
 -- scores.
 local written, written_flows, replaced, replaced_scores = {}, {}, {}, {}
+-- The groups of the messages that are written, by id; false for none.
+local group_of, groups_matter = {}, has_groups or next(group_at) ~= nil
 local reused, reused_scores = { 'ZREM', remembered }, {}
 local wake_up = false
 for i = 1, n do
@@ -156,6 +169,13 @@ for i = 1, n do
     kept_due = due_inside(id)
   else
     if whens[i] ~= when then read_due(whens[i]) end
+    local due, score, prefix = due, score, prefix
+    if debounce then
+      local old = is == 'pending' and (latest[id] or redis.call('HGET', messages, id))
+      local first
+      due, first = debounced(due, debounce, old, old and due_of[id], now)
+      score, prefix = whole(due), struct.pack('>BI8I8', VERSION, due, first)
+    end
     local new = 17 + #tail
     local size = is == 'pending' and new - size_of[id] or new
     status, kept_due = limited and exceeded(is, size, due - now), due
@@ -187,9 +207,10 @@ for i = 1, n do
       if is_repeated then
         -- Not a score: the id was absent before the batch.
         if not is then old_score[id] = true end
-        state[id], due_of[id], size_of[id] = 'pending', due, new
+        state[id], due_of[id], size_of[id], latest[id] = 'pending', due, new, prefix
       end
       if record then record_of[id] = record end
+      if groups_matter then group_of[id] = group_at[i] or false end
       if flow then written[#written + 1], written_flows[#written_flows + 1] = id, flow_at[i] end
       if not earliest or due < earliest then wake_up = true end
     end
@@ -222,6 +243,7 @@ for i, id in ipairs(recorded) do
 end
 put(steps, noted, note_old)
 grow(steps, held_bytes, added)
+join_groups(steps, groups, group_of, has_groups)
 local is_open = false
 if flow and #written > 0 then
   local values = #replaced > 0 and redis.call('HMGET', flow.flows, unpack(replaced)) or {}

@@ -1,7 +1,7 @@
--- include attempts bytes clock commit completion failures fields flow flow_value leases members outbox rates recurring scores sizes wake
+-- include attempts bytes clock commit completion failures fields flow flow_value groups leases members outbox rates recurring scores sizes wake
 -- Settles claims: each message is completed, pending again, or dead.
 --
--- KEYS   pending unack messages attempts errors dead remembered records bytes schedules [outbox] [flow]
+-- KEYS   pending unack messages attempts errors dead remembered records bytes schedules groups grouped [outbox] [flow]
 -- ARGV   wake channel, time to remember an acknowledged id (ms), maximum number of remembered ids, settings of the
 --        flows ("": none; see rates.lua), then groups of leases with the same token and end: token, number of leases,
 --        bytes of their bodies, their end: ack | retry, delay ms, error, hold | bury, 1 if the attempt counts,
@@ -13,7 +13,8 @@
 -- A settlement, also a stale one, proves that its claim did not crash: it resets the crashes of the message.
 local pending, unack, messages, attempts, errors, dead, remembered, records, bytes, schedules = unpack(KEYS)
 local channel, keep, max = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local outbox, behind = outbox_key(KEYS, 11)
+local groups = group_keys(KEYS, 11)
+local outbox, behind = outbox_key(KEYS, 13)
 local flow, settings = flow_keys(KEYS, behind), ARGV[4] ~= '' and flow_settings(ARGV[4])
 local ARGUMENTS = { ack = 0, retry = 3, bury = 2, release = 1, defer = 2, plan = 4 }
 
@@ -166,7 +167,7 @@ if flow and done > 0 then
   number_flows(steps, flow, again, again_flows, unplanned)
   forget(steps, flow, completed, ended_values)
 end
-complete(steps, remembered, records, attempts, errors, messages, completed, keep, max)
+complete(steps, remembered, records, attempts, errors, messages, groups, completed, keep, max)
 if not wake_up and earliest_due < math.huge then wake_up = earliest_due < head(pending) end
 local failed = commit(steps)
 if failed then return failed end

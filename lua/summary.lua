@@ -1,13 +1,13 @@
 -- include failures filter
 -- Counts dead messages by reason.
 --
--- KEYS   dead errors [flows]
+-- KEYS   dead errors groups [flows]
 -- ARGV   a filter with the place (filter.lua)
 -- reply  1 if more follow, otherwise 0, score and id of the last one considered or "", then for each reason: reason or
 --        "", count, first and last death (ms), id and error of the last one
-local dead, errors, flows = unpack(KEYS)
+local dead, errors, groups, flows = unpack(KEYS)
 
-local ids, scores, values, matches, rest = matching(dead, errors, flows, 1)
+local ids, scores, values, matches, rest = matching(dead, errors, flows, groups, 1)
 local groups, order = {}, {}
 for _, i in ipairs(matches) do
   local _, text = failed(values[i])

@@ -1,14 +1,15 @@
--- include bytes clock commit completion flow leases recurring scores sizes wake
+-- include bytes clock commit completion flow groups leases recurring scores sizes wake
 -- Delivers messages to lists on this Redis, exactly once: pushed and completed in one script.
 --
--- KEYS   pending unack messages attempts errors remembered records bytes schedules list... [flow]
+-- KEYS   pending unack messages attempts errors remembered records bytes schedules groups grouped list... [flow]
 -- ARGV   wake channel, time to remember an id (ms), maximum number of remembered ids, number of lists, then groups of
 --        leases with the same token and list: token, number of the list (from 1), number of leases, bytes of their
 --        bodies, the ids, the values
 -- reply  a string with a character for each lease: 1 done | 0 stale | 2 still claimed, because the key is not a list;
 --        then the type of the key for each 2
-local BEFORE_LISTS = 9
-local pending, unack, messages, attempts, errors, remembered, records, bytes, schedules = unpack(KEYS, 1, BEFORE_LISTS)
+local BEFORE_LISTS = 11
+local pending, unack, messages, attempts, errors, remembered, records, bytes, schedules = unpack(KEYS)
+local groups = group_keys(KEYS, 10)
 local channel, keep, max, lists = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local flow = flow_keys(KEYS, BEFORE_LISTS + lists + 1)
 
@@ -73,7 +74,7 @@ if flow and done > 0 then
   for i, id in ipairs(completed) do ended_values[i] = value_of[id] end
   forget(steps, flow, completed, ended_values)
 end
-complete(steps, remembered, records, attempts, errors, messages, completed, keep, max)
+complete(steps, remembered, records, attempts, errors, messages, groups, completed, keep, max)
 local failed = commit(steps)
 if failed then return failed end
 if is_open then wake(channel) end

@@ -38,9 +38,8 @@ local function put(steps, command, old)
   write(steps, command, unset, old)
 end
 
--- Adds the step that deletes fields of a hash, unless the hash has none of them.
-local function drop(steps, key, fields)
-  if #fields == 0 or redis.call('EXISTS', key) == 0 then return end
+-- Adds the step that deletes fields of a hash that exists.
+local function drop_found(steps, key, fields)
   local found, values = { 'HDEL', key }, {}
   for i, value in ipairs(redis.call('HMGET', key, unpack(fields))) do
     if value then
@@ -49,4 +48,9 @@ local function drop(steps, key, fields)
     end
   end
   clear(steps, found, values)
+end
+
+-- Adds the step that deletes fields of a hash, unless the hash has none of them.
+local function drop(steps, key, fields)
+  if #fields > 0 and redis.call('EXISTS', key) == 1 then drop_found(steps, key, fields) end
 end

@@ -3,11 +3,12 @@
 --
 -- ARGV from `first` on: maximum number of members to consider (1 to 1000), since and before (scores), reason of death,
 -- text in the error ("" in each of these four: any), 1 to match only members with failed attempts, otherwise 0, flow
--- ("": any, "@": the empty one), then the place: score and id, or nothing. `flows`: its key, on a route with flows.
+-- ("": any, "@": the empty one), group ("": any), then the place: score and id, or nothing. `flows`: its key, on a route
+-- with flows.
 -- Returns the ids considered, their scores, their values of `errors`, the indexes of the matches, and the number of
 -- members after these ids that were not considered.
-local function matching(set, errors, flows, first)
-  local most, since, until_score, reason, text, retried, name, score, id = unpack(ARGV, first)
+local function matching(set, errors, flows, groups, first)
+  local most, since, until_score, reason, text, retried, name, group, score, id = unpack(ARGV, first)
   local from = score and rank_after(set, tonumber(score), id) or 0
   if since ~= '' then from = math.max(from, redis.call('ZCOUNT', set, '-inf', '(' .. since)) end
   local to = until_score == '' and redis.call('ZCARD', set) or redis.call('ZCOUNT', set, '-inf', '(' .. until_score)
@@ -22,6 +23,7 @@ local function matching(set, errors, flows, first)
   local is_one_flow = name ~= ''
   local own = is_one_flow and flows and redis.call('HMGET', flows, unpack(ids)) or {}
   if name == '@' then name = '' end
+  local group_of = group ~= '' and redis.call('HMGET', groups, unpack(ids)) or {}
   for i in ipairs(ids) do
     local failures, shown = failed(values[i])
     if
@@ -29,6 +31,7 @@ local function matching(set, errors, flows, first)
       and (text == '' or string.find(shown, text, 1, true))
       and (retried == '0' or failures > 0)
       and (not is_one_flow or flow_of(own[i]) == name)
+      and (group == '' or group_of[i] == group)
     then
       matches[#matches + 1] = i
     end

@@ -5,10 +5,10 @@
 -- (filter.lua). A filter without `before` selects messages that died up to now.
 -- Returns the ids considered, their scores, the indexes of the selected ids, the number of members after these ids that
 -- were not considered, and `before`, or without it the next millisecond.
-local function selection(dead, errors, flows, first, now)
+local function selection(dead, errors, flows, groups, first, now)
   if ARGV[first] == 'where' then
     if ARGV[first + 3] == '' then ARGV[first + 3] = whole(now + 1) end
-    local ids, scores, _, selected, rest = matching(dead, errors, flows, first + 1)
+    local ids, scores, _, selected, rest = matching(dead, errors, flows, groups, first + 1)
     return ids, scores, selected, rest, tonumber(ARGV[first + 3])
   end
   local before = tonumber(ARGV[first + 1])

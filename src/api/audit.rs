@@ -103,5 +103,6 @@ fn filtered(filter: &Filter) -> String {
     add("since", filter.since.map(UnixMillis::to_rfc3339));
     add("until", filter.until.map(UnixMillis::to_rfc3339));
     add("flow", filter.flow.as_deref().map(|flow| shown_flow(flow).to_owned()));
+    add("group", filter.group.clone());
     if text.is_empty() { "all".to_owned() } else { text }
 }

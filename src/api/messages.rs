@@ -1,4 +1,4 @@
-//! Shows, moves and cancels single messages, and lists the messages of a route by page.
+//! Shows, moves and cancels single messages, and lists the messages of a route.
 
 use std::sync::Arc;
 
@@ -10,34 +10,28 @@ use axum::{
 };
 use serde::Deserialize;
 use serde_json::json;
-use tokio::time::Instant;
 
 use super::{
     audit::{Caller, Of},
     auth::Grant,
     body,
     deadline::Deadline,
+    listing::{self, Listed, MessageListing, PageQuery},
     message_body::{self, MAX_CONTAINS},
     problem::{FieldError, Problem},
-    readers::{self, Broken, Permit, Share, Writer},
+    readers::{self, Permit, Share, Writer},
     scheduled::ScheduledReply,
     shown::{self, Down, Waits},
     state::Api,
 };
 use crate::{
     config::Right,
-    message::{Cancellation, DeadReason, Ended, MAX_METADATA_BYTES, MessageId, State, parse_flow},
-    queue::{Page, QueueError},
+    message::{Cancellation, DeadReason, Ended, MAX_METADATA_BYTES, MessageId, State, check_group, parse_flow},
+    queue::QueueError,
     store::{Cancelled, Filter, Found, NEVER, Rescheduled, Snapshot},
     time::{Due, UnixMillis, parse_instant},
 };
 
-/// Default number of messages of a page.
-const DEFAULT_LIMIT: usize = 100;
-/// Maximum number of messages of a page: as many as the store lists at once.
-const MAX_LIMIT: usize = 1000;
-/// A page ends with the part that reaches this number of bytes of escaped JSON.
-const MAX_PAGE_BYTES: u64 = 8 * 1024 * 1024;
 /// A message with a payload of at most this many bytes is sent at once; a larger one is streamed.
 const MAX_WHOLE_BYTES: usize = 64 * 1024;
 /// Maximum size of the body of a PATCH in bytes: one short field.
@@ -73,7 +67,7 @@ fn one(route: String, snapshot: Snapshot, waits: Waits, permit: Permit) -> Respo
     }
     readers::json(async move |mut writer: Writer| {
         let _permit = permit;
-        write(&mut writer, &route, &snapshot, &waits, shown::Payload::Shown).await?;
+        listing::write(&mut writer, &route, &snapshot, &waits, shown::Payload::Shown).await?;
         Ok(writer)
     })
 }
@@ -129,7 +123,7 @@ async fn move_to(
             "",
             format!("`{id}` expires at {}, before it would be delivered", at.to_rfc3339()),
         )])),
-        Rescheduled::NotFound => Err(Problem::unknown_message(id.as_str())),
+        Rescheduled::NotFound | Rescheduled::Later => Err(Problem::unknown_message(id.as_str())),
     }
 }
 
@@ -164,9 +158,9 @@ pub async fn cancel(
 }
 
 /// The query parameters of a filter, and of a listing.
-pub const FILTER_QUERY: &[&str] = &["reason", "contains", "since", "until", "flow"];
+pub const FILTER_QUERY: &[&str] = &["reason", "contains", "since", "until", "flow", "group"];
 pub const LIST_QUERY: &[&str] =
-    &["state", "reason", "contains", "since", "until", "flow", "limit", "cursor", "payload"];
+    &["state", "reason", "contains", "since", "until", "flow", "group", "limit", "cursor", "payload"];
 
 #[derive(Deserialize)]
 pub struct FilterQuery {
@@ -175,6 +169,7 @@ pub struct FilterQuery {
     since: Option<String>,
     until: Option<String>,
     flow: Option<String>,
+    group: Option<String>,
 }
 
 impl FilterQuery {
@@ -201,6 +196,10 @@ impl FilterQuery {
             let flow = parse_flow(&text).map(str::to_owned);
             flow.map_err(|error| Problem::bad_request(format!("`flow`: {error}")))
         });
+        let group = self.group.map(|text| match check_group(&text) {
+            Ok(()) => Ok(text),
+            Err(error) => Err(Problem::bad_request(format!("`group`: {error}"))),
+        });
         Ok(Filter {
             reason: reason.transpose()?,
             contains: self.contains,
@@ -208,6 +207,7 @@ impl FilterQuery {
             until: time("until", self.until)?,
             retried: false,
             flow: flow.transpose()?,
+            group: group.transpose()?,
         })
     }
 }
@@ -215,7 +215,7 @@ impl FilterQuery {
 /// The messages that a listing shows.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Listed {
+enum ListedState {
     Pending,
     Unack,
     Dead,
@@ -225,12 +225,13 @@ enum Listed {
 
 #[derive(Deserialize)]
 pub struct ListQuery {
-    state: Option<Listed>,
+    state: Option<ListedState>,
     reason: Option<String>,
     contains: Option<String>,
     since: Option<String>,
     until: Option<String>,
     flow: Option<String>,
+    group: Option<String>,
     limit: Option<usize>,
     cursor: Option<String>,
     payload: Option<bool>,
@@ -243,92 +244,19 @@ pub async fn list(
     Path(route): Path<String>,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, Problem> {
-    let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
-    if !(1..=MAX_LIMIT).contains(&limit) {
-        return Err(Problem::bad_request(format!("`limit` is 1 to {MAX_LIMIT}")));
-    }
-    let state = match query.state.unwrap_or(Listed::Pending) {
-        Listed::Pending | Listed::Retrying => State::Pending,
-        Listed::Unack => State::Unack,
-        Listed::Dead => State::Dead,
+    let state = match query.state.unwrap_or(ListedState::Pending) {
+        ListedState::Pending | ListedState::Retrying => State::Pending,
+        ListedState::Unack => State::Unack,
+        ListedState::Dead => State::Dead,
     };
-    let ListQuery { reason, contains, since, until, flow, .. } = query;
-    let mut filter = FilterQuery { reason, contains, since, until, flow }.filter(state)?;
+    let ListQuery { reason, contains, since, until, flow, group, limit, cursor, payload, .. } = query;
+    let mut filter = FilterQuery { reason, contains, since, until, flow, group }.filter(state)?;
     api.check_flow_filter(&route, &filter, "flow")?;
-    filter.retried = matches!(query.state, Some(Listed::Retrying));
-    let part = api.queue.part_bytes(&route);
-    let permit = api.enter(&grant.share, part + api.largest_message(), deadline).await?;
-    // Errors of the request or of Redis occur with the first part, before the reply begins.
+    filter.retried = matches!(query.state, Some(ListedState::Retrying));
+    // Few of many messages may match.
     let end = (filter != Filter::default()).then(|| api.end_of_work(deadline));
-    let payload = if query.payload.unwrap_or(true) { shown::Payload::Shown } else { shown::Payload::LeftOut };
-    let listing = MessageListing { api, grant, route, state, filter, payload, part, end };
-    let first = listing.fetch(limit, query.cursor.as_deref()).await?;
-    Ok(readers::json(async move |writer: Writer| {
-        let _permit = permit;
-        listing.write(first, limit, writer).await
-    }))
-}
-
-/// A page that is being sent.
-struct MessageListing {
-    api: Arc<Api>,
-    grant: Arc<Grant>,
-    route: String,
-    state: State,
-    filter: Filter,
-    payload: shown::Payload,
-    /// Maximum number of bytes of bodies in one part of the page.
-    part: u64,
-    /// The time at which a page with a filter ends, because few of many messages may match. A page without a filter
-    /// ends by its size.
-    end: Option<Instant>,
-}
-
-impl MessageListing {
-    async fn fetch(&self, limit: usize, cursor: Option<&str>) -> Result<Page, Problem> {
-        let Self { api, grant, route, state, filter, part, .. } = self;
-        Ok(api.readers.fetch(&grant.share, api.queue.list(route, *state, filter, limit, *part, cursor)).await?)
-    }
-
-    fn is_over(&self) -> bool {
-        self.end.is_some_and(|end| Instant::now() >= end)
-    }
-
-    async fn write(&self, mut page: Page, limit: usize, mut writer: Writer) -> Result<Writer, Broken> {
-        let (mut left, mut separator) = (limit, "");
-        writer.write(br#"{"messages":["#).await?;
-        let cursor = loop {
-            left -= page.messages.len();
-            for snapshot in page.messages {
-                writer.write(separator.as_bytes()).await?;
-                write(&mut writer, &self.route, &snapshot, &Waits::default(), self.payload).await?;
-                separator = ",";
-            }
-            match page.cursor {
-                Some(cursor) if left > 0 && writer.written() < MAX_PAGE_BYTES && !self.is_over() => {
-                    let part = self.fetch(left, Some(&cursor)).await;
-                    page =
-                        part.inspect_err(|error| tracing::debug!(?error, "a listing broke off")).map_err(|_| Broken)?;
-                }
-                cursor => break cursor,
-            }
-        };
-        writer.write(format!(r#"],"cursor":{}}}"#, json!(cursor)).as_bytes()).await?;
-        Ok(writer)
-    }
-}
-
-async fn write(
-    writer: &mut Writer,
-    route: &str,
-    snapshot: &Snapshot,
-    waits: &Waits,
-    payload: shown::Payload,
-) -> Result<(), Broken> {
-    for piece in shown::pieces(route, snapshot, waits, payload) {
-        writer.write(&piece).await?;
-    }
-    Ok(())
+    let page = PageQuery { limit, cursor, payload };
+    MessageListing::begin(api, grant, route, Listed::Filtered(state, filter), &page, end, deadline).await
 }
 
 impl Api {
@@ -381,12 +309,12 @@ impl Api {
     }
 
     /// Waits at most half of the request's time for memory: the other half is for Redis.
-    async fn enter(&self, share: &Share, bytes: u64, Deadline(deadline): Deadline) -> Result<Permit, Problem> {
+    pub async fn enter(&self, share: &Share, bytes: u64, Deadline(deadline): Deadline) -> Result<Permit, Problem> {
         self.readers.enter(share, bytes, deadline - self.request_timeout / 2).await
     }
 
     /// Size of the largest message in bytes, with its metadata.
-    fn largest_message(&self) -> u64 {
+    pub fn largest_message(&self) -> u64 {
         (self.max_payload + MAX_METADATA_BYTES) as u64
     }
 }

@@ -19,10 +19,12 @@ mod flows;
 mod forecast;
 #[cfg(test)]
 mod fuzz;
+mod groups;
 mod health;
 mod ids;
 mod lingering;
 mod listener;
+mod listing;
 mod message_body;
 mod messages;
 mod metrics_page;
@@ -131,6 +133,7 @@ fn endpoints() -> Vec<Endpoint> {
     const MESSAGE: &str = "/v1/routes/{route}/messages/{id}";
     const FLOWS: &str = "/v1/routes/{route}/flows";
     const SCHEDULE: &str = "/v1/schedules/{name}";
+    const GROUP: &str = "/v1/routes/{route}/groups/{group}";
     const FLOW: &str = "/v1/routes/{route}/flows/{flow}";
     let (schedule, read, admin) =
         (Access::Needs(Right::Schedule), Access::Needs(Right::Read), Access::Needs(Right::Admin));
@@ -163,6 +166,16 @@ fn endpoints() -> Vec<Endpoint> {
         call(Method::PATCH, FLOW, admin, patch(flows::change)),
         call(Method::POST, "/v1/routes/{route}/flows/{flow}/pause", admin, post(flows::pause)),
         call(Method::POST, "/v1/routes/{route}/flows/{flow}/resume", admin, post(flows::resume)),
+        with(Method::GET, GROUP, read, groups::LIST_QUERY, get(groups::look_at)),
+        with(Method::DELETE, GROUP, schedule, groups::CHANGE_QUERY, delete(groups::cancel)),
+        with(Method::PATCH, GROUP, schedule, groups::CHANGE_QUERY, patch(groups::move_to)),
+        with(
+            Method::POST,
+            "/v1/routes/{route}/groups/{group}/deliver",
+            schedule,
+            groups::CHANGE_QUERY,
+            post(groups::deliver),
+        ),
         call(Method::GET, "/v1/schedules", read, get(schedules::list)),
         call(Method::POST, "/v1/schedules/preview", read, post(schedules::preview)),
         call(Method::GET, SCHEDULE, read, get(schedules::look_at)),

@@ -16,6 +16,7 @@ use serde::{
 use super::{
     audit::Caller,
     body,
+    message_body::{DEBOUNCE_REPLACES, debounce_max},
     post::{VIA, check_expiry, idempotency_key},
     problem::{FieldError, Problem},
     scheduled,
@@ -33,7 +34,8 @@ const CONTENT_ENCODING: &str = "Content-Encoding";
 const FORWARD_PREFIX: &str = "punctual-forward-";
 
 /// The query parameters of the call.
-pub const QUERY: &[&str] = &["delay", "deliver_at", "id", "key", "flow", "max_attempts", "expires_at", "on_conflict"];
+pub const QUERY: &[&str] =
+    &["delay", "deliver_at", "id", "key", "flow", "group", "max_attempts", "expires_at", "on_conflict", "debounce"];
 
 #[derive(Debug, Default, Deserialize)]
 pub struct RawQuery {
@@ -42,9 +44,11 @@ pub struct RawQuery {
     id: Option<String>,
     key: Option<String>,
     flow: Option<String>,
+    group: Option<String>,
     max_attempts: Option<String>,
     expires_at: Option<String>,
     on_conflict: Option<String>,
+    debounce: Option<String>,
 }
 
 /// Mistakes of a call, each with the name of its parameter or header.
@@ -89,6 +93,7 @@ pub async fn raw(
     };
     let due = query.due(&mut mistakes).unwrap_or(Due::NOW);
     let on_conflict = query.on_conflict(&mut mistakes).unwrap_or_default();
+    let debounce = query.debounce(on_conflict, &mut mistakes);
     let metadata = query.metadata(request.headers(), &mut mistakes);
     mistakes.end()?;
     let body = body::read(&api.body_memory, request, api.max_payload).await?;
@@ -98,6 +103,7 @@ pub async fn raw(
         payload: body.bytes.clone(),
         metadata,
         on_conflict,
+        debounce,
         record: None,
     };
     let messages = vec![message];
@@ -123,6 +129,15 @@ impl RawQuery {
         mistakes.read("on_conflict", OnConflict::deserialize(value))
     }
 
+    /// The maximum time from the first acceptance, in milliseconds.
+    fn debounce(&self, on_conflict: OnConflict, mistakes: &mut Mistakes) -> Option<u64> {
+        let max = mistakes.read("debounce", debounce_max(self.debounce.as_deref()?));
+        if on_conflict != OnConflict::Replace {
+            mistakes.errors.push(FieldError::new("debounce", DEBOUNCE_REPLACES));
+        }
+        max
+    }
+
     fn metadata(&self, headers: &HeaderMap, mistakes: &mut Mistakes) -> Metadata {
         let content_type = headers.get(header::CONTENT_TYPE).filter(|value| !value.is_empty());
         let expires_at = self.expires_at.as_deref().and_then(|at| mistakes.read("expires_at", in_query(at)));
@@ -131,6 +146,7 @@ impl RawQuery {
             headers: forwarded(headers, mistakes).into(),
             key: self.key.clone().filter(|key| !key.is_empty()),
             flow: self.flow.clone().filter(|flow| !flow.is_empty()),
+            group: self.group.clone().filter(|group| !group.is_empty()),
             content_type: content_type.and_then(|value| mistakes.read("Content-Type", text(value))),
             properties: None,
             origin: None,

@@ -44,6 +44,8 @@ struct Shown<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     flow: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    group: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     properties: Option<&'a Properties>,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_attempts: Option<u32>,
@@ -134,6 +136,7 @@ pub fn pieces<'a>(
             (_, origin) => origin.as_ref().and_then(|origin| origin.key_base64.as_deref()),
         },
         flow: metadata.flow.as_deref(),
+        group: metadata.group.as_deref(),
         properties: metadata.properties.as_deref(),
         max_attempts: metadata.max_attempts,
         expires_at: metadata.expires_at,

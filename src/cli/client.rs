@@ -298,6 +298,14 @@ pub fn of_flow(route: &str, key: &str, tail: &str) -> Result<String, Failure> {
     of_route(route, &format!("/flows/{}{tail}", part(key)?))
 }
 
+/// The path of a group.
+///
+/// # Errors
+/// Those of `of_route`.
+pub fn of_group(route: &str, group: &str, tail: &str) -> Result<String, Failure> {
+    of_route(route, &format!("/groups/{}{tail}", part(group)?))
+}
+
 /// The path of a schedule.
 ///
 /// # Errors

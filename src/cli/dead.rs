@@ -157,7 +157,7 @@ async fn act_on(
         (true, false, false) => Selection::Where(filter),
         _ => {
             let text = "select them by ids, with or without --until, by a filter (--reason, --contains, --since, --until, \
-                        --flow), or with --all: one of these";
+                        --flow, --group), or with --all: one of these";
             return Err(Failure::Usage(text.into()));
         }
     };

@@ -5,7 +5,7 @@ use reqwest::Method;
 use serde_json::{Map, Value, json};
 
 use super::{
-    client::{Session, of_flow},
+    client::{Session, of_flow, of_route},
     failure::Failure,
     list::{self, Pages},
     message::fields,
@@ -107,7 +107,8 @@ pub async fn run(session: &Session<'_>, arguments: FlowsArguments) -> Result<(),
         (Some(route), Some(key), None) => look_at(session, &route, &key).await,
         (Some(route), None, None) => {
             let (name, query) = ("flows", Vec::new());
-            let pages = Pages { route: &route, name, query, max_page: MAX_PAGE, limit: Some(limit) };
+            let path = of_route(&route, "/flows")?;
+            let pages = Pages { path: &path, name, query, max_page: MAX_PAGE, limit: Some(limit) };
             pages.show(session, COLUMNS, cell).await
         }
         _ => Err(Failure::Usage(AMBIGUOUS.into())),

@@ -69,6 +69,9 @@ pub struct Filter {
     /// Messages of this flow; `@` is the empty one
     #[arg(long, value_name = "FLOW")]
     flow: Option<String>,
+    /// Messages of this group
+    #[arg(long, value_name = "GROUP")]
+    group: Option<String>,
 }
 
 impl Filter {
@@ -83,6 +86,7 @@ impl Filter {
             ("since", self.since.as_ref().map(at)),
             ("until", self.until.as_ref().map(at)),
             ("flow", self.flow.clone()),
+            ("group", self.group.clone()),
         ];
         fields.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
     }
@@ -115,9 +119,9 @@ pub struct Listing<'a> {
 }
 
 impl Listing<'_> {
-    fn pages(&self) -> Pages<'_> {
+    fn pages<'a>(&self, path: &'a str) -> Pages<'a> {
         let query = [("state", self.state.to_owned())].into_iter().chain(self.filter.fields()).collect();
-        Pages { route: self.route, name: "messages", query, max_page: MAX_PAGE, limit: self.limit }
+        Pages { path, name: "messages", query, max_page: MAX_PAGE, limit: self.limit }
     }
 
     /// That of `Pages`.
@@ -126,18 +130,18 @@ impl Listing<'_> {
         session: &Session<'_>,
         each: impl FnMut(Value) -> Result<(), Failure>,
     ) -> Result<bool, Failure> {
-        self.pages().read(session, each).await
+        self.pages(&of_route(self.route, "/messages")?).read(session, each).await
     }
 
     pub async fn show(&self, session: &Session<'_>, columns: &[&str]) -> Result<(), Failure> {
-        self.pages().show(session, columns, cell).await
+        self.pages(&of_route(self.route, "/messages")?).show(session, columns, cell).await
     }
 }
 
 /// A listing of the API, page by page.
 pub struct Pages<'a> {
-    pub route: &'a str,
-    /// Last part of the path, and name of the field with the entries.
+    pub path: &'a str,
+    /// Name of the field with the entries.
     pub name: &'static str,
     pub query: Vec<(&'static str, String)>,
     /// Maximum number of entries of a page.
@@ -161,7 +165,7 @@ impl Pages<'_> {
             if let Some(cursor) = &cursor {
                 query.append_pair("cursor", cursor);
             }
-            let path = of_route(self.route, &format!("/{}?{}", self.name, query.finish()))?;
+            let path = format!("{}?{}", self.path, query.finish());
             let mut answer = session.client.get(&path).await?;
             let Value::Array(entries) = answer[self.name].take() else {
                 return Err(Failure::Failed(format!("{path} answered without {}", self.name)));

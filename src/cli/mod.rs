@@ -12,6 +12,7 @@ mod dev;
 mod failure;
 mod flows;
 mod global;
+mod group;
 mod health;
 mod import;
 mod list;
@@ -84,6 +85,8 @@ enum Command {
     Resume(Operator<route::ResumeArguments>),
     /// Show the flows of a route, or one; set limits of a flow, pause it, resume it
     Flows(Operator<flows::FlowsArguments>),
+    /// Messages of a group: list, cancel, move, deliver
+    Group(Operator<group::GroupArguments>),
     /// Recurring schedules: list, show, set, next, run, pause, resume, delete
     Schedules(Operator<schedules::SchedulesArguments>),
     /// Follow the move of a route's messages to another number of partitions
@@ -162,6 +165,7 @@ async fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Dead(operator) => operate!(dead::run, global, operator),
         Command::Pause(operator) => operate!(route::pause, global, operator),
         Command::Flows(operator) => operate!(flows::run, global, operator),
+        Command::Group(operator) => operate!(group::run, global, operator),
         Command::Schedules(operator) => operate!(schedules::run, global, operator),
         Command::Repartition(operator) => operate!(route::repartition, global, operator),
         Command::Resume(operator) => operate!(route::resume, global, operator),

@@ -39,6 +39,9 @@ pub struct ScheduleArguments {
     /// Key of the message's flow: 1 to 128 characters of A-Za-z0-9._:~-; by default that of the route's `flow.key`
     #[arg(long)]
     flow: Option<String>,
+    /// Group of the message: 1 to 128 characters of A-Za-z0-9._:~-
+    #[arg(long)]
+    group: Option<String>,
     /// `Name: value`; can be repeated
     #[arg(long = "header", value_name = "HEADER")]
     headers: Vec<String>,
@@ -54,6 +57,9 @@ pub struct ScheduleArguments {
     /// Replace a message with the same id
     #[arg(long)]
     replace: bool,
+    /// With `--replace`: due at most this long after the first of the messages that are replaced, e.g. `10m`
+    #[arg(long, value_name = "MAX", requires = "replace")]
+    debounce: Option<String>,
 }
 
 /// The message in the format of the API.
@@ -66,11 +72,18 @@ struct Message {
     payload_base64: String,
     key: Option<String>,
     flow: Option<String>,
+    group: Option<String>,
     headers: BTreeMap<String, String>,
     content_type: Option<String>,
     max_attempts: Option<u32>,
     expires_at: Option<String>,
     on_conflict: &'static str,
+    debounce: Option<Debounce>,
+}
+
+#[derive(Serialize)]
+struct Debounce {
+    max: String,
 }
 
 pub async fn run(session: &Session<'_>, arguments: ScheduleArguments) -> Result<(), Failure> {
@@ -135,10 +148,12 @@ fn message(arguments: ScheduleArguments) -> Result<Message, Failure> {
         payload_base64: BASE64_STANDARD.encode(payload),
         key: arguments.key,
         flow: arguments.flow,
+        group: arguments.group,
         headers,
         content_type,
         max_attempts: arguments.max_attempts,
         expires_at: arguments.expires_at,
         on_conflict: if arguments.replace { "replace" } else { "keep" },
+        debounce: arguments.debounce.map(|max| Debounce { max }),
     })
 }

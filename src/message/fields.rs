@@ -22,13 +22,24 @@ const ORIGIN: u8 = 7;
 const TYPED_HEADER: u8 = 8;
 const FLOW: u8 = 9;
 const RECURRING: u8 = 10;
+const GROUP: u8 = 11;
 /// Tags of common content types.
 const CONTENT_TYPES: [(u8, &str); 3] =
     [(16, "application/json"), (17, "text/plain; charset=utf-8"), (18, "application/octet-stream")];
 
 pub fn write(metadata: &Metadata, out: &mut BytesMut) {
-    let Metadata { headers, key, flow, content_type, properties, origin, max_attempts, expires_at: _, recurring } =
-        metadata;
+    let Metadata {
+        headers,
+        key,
+        flow,
+        group,
+        content_type,
+        properties,
+        origin,
+        max_attempts,
+        expires_at: _,
+        recurring,
+    } = metadata;
     if let Some(content_type) = content_type {
         match CONTENT_TYPES.iter().find(|(_, known)| known == content_type) {
             Some((tag, _)) => out.put_u8(*tag),
@@ -40,6 +51,9 @@ pub fn write(metadata: &Metadata, out: &mut BytesMut) {
     }
     if let Some(flow) = flow {
         write_text(FLOW, flow.as_bytes(), out);
+    }
+    if let Some(group) = group {
+        write_text(GROUP, group.as_bytes(), out);
     }
     let json = |error| -> Vec<u8> { panic!("strings and integers always serialize: {error}") };
     for Header { name, value } in headers.iter() {
@@ -77,6 +91,7 @@ pub fn read(from: &mut Bytes) -> Option<Metadata> {
             CONTENT_TYPE => metadata.content_type = Some(read_text(from)?),
             KEY => metadata.key = Some(read_text(from)?),
             FLOW => metadata.flow = Some(read_text(from)?),
+            GROUP => metadata.group = Some(read_text(from)?),
             HEADER => metadata.headers.insert(read_text(from)?, read_text(from)?),
             TYPED_HEADER => {
                 let (name, value) = (read_text(from)?, serde_json::from_slice(&read_bytes(from)?).ok()?);
@@ -151,6 +166,7 @@ mod tests {
             headers: [("A".to_owned(), "é".repeat(100)), ("B".to_owned(), String::new())].into(),
             key: Some(String::new()),
             flow: Some("tenant-7".into()),
+            group: Some("order-7".into()),
             content_type: Some("text/xml".into()),
             properties: Some(Properties { priority: Some(3), ..Properties::default() }.into()),
             origin: Some(Origin { id: Some("a b".into()), ..Origin::default() }.into()),
@@ -196,6 +212,7 @@ mod tests {
         for bad in [
             &b""[..],
             b"\x0a\0",
+            b"\x0b\x05abc",
             b"\x09\x05abc",
             b"\x02\x05abc",
             b"\x02\x01\xff\0",

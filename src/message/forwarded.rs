@@ -81,6 +81,7 @@ impl DeadLetter<'_> {
             payload,
             metadata,
             on_conflict: OnConflict::Keep,
+            debounce: None,
             record: None,
         }
     }

@@ -14,6 +14,7 @@ pub use self::{
     ended::{Ended, Ending, Remember},
     flow::{EMPTY_FLOW, FlowLimits, Rate, check_flow, parse_flow, shown_flow},
     forwarded::{DeadLetter, Forwarding},
+    group::check_group,
     headers::{Header, HeaderValue, Headers},
     limits::{DeadLimits, Limit, RouteLimits},
     origin::Origin,
@@ -33,6 +34,7 @@ mod flow;
 mod forwarded;
 #[cfg(test)]
 mod fuzz;
+mod group;
 mod headers;
 mod limits;
 mod origin;
@@ -112,6 +114,9 @@ pub struct Metadata {
     /// flow without a key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flow: Option<String>,
+    /// Messages of a route with the same group are listed, cancelled and moved together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -200,6 +205,7 @@ impl Metadata {
         let texts = texts.into_iter().filter_map(|(field, value)| Some((field, check_text(value.as_deref()?).err()?)));
         let flow = self.flow.iter().filter(|flow| !flow.is_empty());
         let flow = flow.filter_map(|flow| Some(("flow", check_flow(flow).err()?)));
+        let group = self.group.iter().filter_map(|group| Some(("group", check_group(group).err()?)));
         let properties = self.properties.iter().flat_map(|properties| properties.mistakes());
         let attempts = (self.max_attempts == Some(0)).then(|| ("max_attempts", "must be at least 1".to_owned()));
         let is_outside = self.expires_at.is_some_and(|at| UnixMillis::new(at).is_none());
@@ -211,6 +217,7 @@ impl Metadata {
         headers
             .chain(texts)
             .chain(flow)
+            .chain(group)
             .chain(properties.map(|text| ("properties", text)))
             .chain(attempts)
             .chain(expiry)
@@ -291,6 +298,9 @@ pub struct NewMessage {
     pub payload: Bytes,
     pub metadata: Metadata,
     pub on_conflict: OnConflict,
+    /// With `OnConflict::Replace`: the message is due at most this many milliseconds after the first acceptance of those
+    /// that it replaces, one after another.
+    pub debounce: Option<u64>,
     /// The record that the message was read from, if the source reads a log.
     pub record: Option<LogRecord>,
 }

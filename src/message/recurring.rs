@@ -89,7 +89,7 @@ impl OccurrenceMessage {
 /// Due now, if it is scheduled.
 impl From<OccurrenceMessage> for NewMessage {
     fn from(OccurrenceMessage { id, metadata, payload }: OccurrenceMessage) -> Self {
-        Self { id, due: Due::NOW, payload, metadata, on_conflict: OnConflict::Keep, record: None }
+        Self { id, due: Due::NOW, payload, metadata, on_conflict: OnConflict::Keep, debounce: None, record: None }
     }
 }
 

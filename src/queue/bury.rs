@@ -71,7 +71,7 @@ mod tests {
         let (due, on_conflict) = (Due::NOW, OnConflict::Keep);
         let message = |n: usize| {
             let (id, metadata) = (MessageId::parse(&n.to_string()).unwrap(), metadata.clone());
-            NewMessage { id, due, payload: "".into(), metadata, on_conflict, record: None }
+            NewMessage { id, due, payload: "".into(), metadata, on_conflict, debounce: None, record: None }
         };
         let messages: Vec<_> = (0..10).map(|n| (message(n), String::new())).collect();
         let sizes: Vec<usize> = batches(&messages).into_iter().map(<[_]>::len).collect();

@@ -5,6 +5,9 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use super::QueueError;
 use crate::{message::MessageId, store::DeadProgress, time::UnixMillis};
 
+/// Index and number of a partition, the start of the call that began, and the last id there.
+type GroupPlace = ((u16, u16), Option<UnixMillis>, Option<MessageId>);
+
 pub fn encode(score: u64, id: &MessageId) -> String {
     URL_SAFE_NO_PAD.encode(format!("{score} {id}"))
 }
@@ -49,6 +52,27 @@ pub fn decode_bulk(cursor: &str) -> Result<(u16, DeadProgress), QueueError> {
     parse().ok_or_else(|| QueueError::Invalid("the cursor is not one that a bulk call gave out".into()))
 }
 
+/// The cursor of a group: index and number of a partition, the start of the call that began, and the last id there.
+pub fn encode_group((index, count): (u16, u16), before: Option<UnixMillis>, after: Option<&MessageId>) -> String {
+    let before = before.unwrap_or_default().get();
+    URL_SAFE_NO_PAD.encode(format!("{index}/{count} {before} {}", after.map_or("", MessageId::as_str)))
+}
+
+/// # Errors
+/// `Invalid` unless `encode_group` made the cursor.
+pub fn decode_group(cursor: &str) -> Result<GroupPlace, QueueError> {
+    let parse = || {
+        let text = String::from_utf8(URL_SAFE_NO_PAD.decode(cursor).ok()?).ok()?;
+        let [partition, before, after] = text.split(' ').collect::<Vec<_>>()[..] else { return None };
+        let (index, count) = partition.split_once('/')?;
+        let before = UnixMillis::new(before.parse().ok()?)?;
+        let after = if after.is_empty() { None } else { Some(MessageId::stored(after).ok()?) };
+        let before = Some(before).filter(|before| *before != UnixMillis::default());
+        Some(((index.parse().ok()?, count.parse().ok()?), before, after))
+    };
+    parse().ok_or_else(|| QueueError::Invalid("the cursor is not one that a call for a group gave out".into()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,7 +85,12 @@ mod tests {
             let done = DeadProgress { until: UnixMillis::new(7), place, ..DeadProgress::default() };
             assert_eq!(decode_bulk(&encode_bulk(3, &done)), Ok((3, done)));
         }
+        for (before, after) in [(None, None), (UnixMillis::new(7), Some(&id))] {
+            let place = ((2, 4), before, after.cloned());
+            assert_eq!(decode_group(&encode_group((2, 4), before, after)), Ok(place));
+        }
         for bad in ["", "x", "MSAyIDM"] {
+            assert!(decode_group(bad).is_err(), "{bad}");
             assert!(decode_bulk(bad).is_err(), "{bad}");
         }
         for bad in ["", "x", "!!", "MQ", "MSBhIGI"] {

@@ -320,7 +320,7 @@ impl Queue {
     }
 
     /// Includes the partitions that messages are moved from, because other instances may still deliver there.
-    fn all_partitions(&self, route: &str) -> Result<Vec<Partition>, QueueError> {
+    pub(super) fn all_partitions(&self, route: &str) -> Result<Vec<Partition>, QueueError> {
         let own = self.route(route)?.partitions.iter().map(|(partition, _)| partition.clone());
         Ok(self.store.former_partitions(route).into_iter().chain(own).collect())
     }

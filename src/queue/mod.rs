@@ -7,6 +7,7 @@ mod coalescer;
 mod cursor;
 mod external;
 mod flows;
+mod groups;
 mod growth;
 mod handle;
 mod merge;
@@ -15,6 +16,7 @@ mod registry;
 mod scatter;
 mod schedules;
 
+pub use groups::{GroupAction, GroupWork};
 pub use growth::Room;
 pub use handle::{Queue, check_due};
 pub use registry::StartError;

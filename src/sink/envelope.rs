@@ -24,8 +24,8 @@ pub fn render(format: ListFormat, delivery: &Delivery) -> Bytes {
     }
 }
 
-/// A JSON object. `key`, `flow`, `content_type` and `properties` are left out if the message has none; `headers` is always
-/// present. A UTF-8 payload is the string `payload`, any other is `payload_base64` (standard, padded).
+/// A JSON object. `key`, `flow`, `group`, `content_type` and `properties` are left out if the message has none; `headers` is
+/// always present. A UTF-8 payload is the string `payload`, any other is `payload_base64` (standard, padded).
 fn envelope(delivery: &Delivery) -> Bytes {
     let text = std::str::from_utf8(&delivery.payload).ok();
     let envelope = Envelope {
@@ -35,6 +35,7 @@ fn envelope(delivery: &Delivery) -> Bytes {
         due: delivery.due.get(),
         key: delivery.metadata.key.as_deref(),
         flow: delivery.metadata.flow.as_deref(),
+        group: delivery.metadata.group.as_deref(),
         content_type: delivery.metadata.content_type.as_deref(),
         headers: Texts(&delivery.metadata.headers),
         properties: delivery.metadata.properties.as_deref(),
@@ -65,6 +66,8 @@ struct Envelope<'a> {
     key: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     flow: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     content_type: Option<&'a str>,
     headers: Texts<'a>,
@@ -112,6 +115,7 @@ mod tests {
             headers: [("X".to_owned(), "é".to_owned())].into(),
             key: Some("k".into()),
             flow: Some("f".into()),
+            group: Some("g".into()),
             content_type: Some("text/plain".into()),
             properties: Some(Box::new(Properties {
                 r#type: Some("t".into()),
@@ -123,7 +127,7 @@ mod tests {
         };
         assert_eq!(
             rendered(b"a\"b", metadata),
-            r#"{"id":"m1","route":"r","attempt":2,"due":1700000000123,"key":"k","flow":"f","content_type":"text/plain","headers":{"X":"é"},"properties":{"type":"t","priority":4},"payload":"a\"b"}"#
+            r#"{"id":"m1","route":"r","attempt":2,"due":1700000000123,"key":"k","flow":"f","group":"g","content_type":"text/plain","headers":{"X":"é"},"properties":{"type":"t","priority":4},"payload":"a\"b"}"#
         );
     }
 

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::{
     message::{Ended, Ending, Limit, MessageId, State, StoredMessage},
-    time::UnixMillis,
+    time::{Due, UnixMillis},
 };
 
 /// The result of scheduling an id.
@@ -90,6 +90,22 @@ pub struct Snapshot {
     pub message: Result<StoredMessage, String>,
 }
 
+/// Where a message is moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewDue {
+    /// Now; the rate of its flow does not apply to it.
+    Now,
+    At(Due),
+    /// By a number of milliseconds from its due time; not before 1970.
+    By(i64),
+}
+
+impl From<Due> for NewDue {
+    fn from(due: Due) -> Self {
+        Self::At(due)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rescheduled {
     Done(UnixMillis),
@@ -100,6 +116,8 @@ pub enum Rescheduled {
     Held(MessageId),
     /// The route is at this limit: nothing changed.
     Over(Limit),
+    /// The message was accepted or moved too late for this call: nothing changed.
+    Later,
     /// The message expires at this time, which is before the new due time or has passed: nothing changed.
     Expires(UnixMillis),
 }

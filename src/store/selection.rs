@@ -22,6 +22,8 @@ pub struct Filter {
     pub retried: bool,
     /// Only messages of this flow, on a route with flows; empty for the empty flow.
     pub flow: Option<String>,
+    /// Only messages of this group.
+    pub group: Option<String>,
 }
 
 /// The dead messages of a bulk call.

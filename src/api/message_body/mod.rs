@@ -22,6 +22,7 @@ use self::{
 use super::problem::{FieldError, Problem};
 use crate::{
     message::{MessageId, Metadata, NewMessage, OnConflict},
+    store::NewDue,
     time::{Due, UnixMillis, parse_instant},
 };
 
@@ -73,6 +74,7 @@ pub fn parse(body: &[u8], rules: &Rules) -> Result<Batch, Problem> {
 }
 
 raw_object!(Patch: delay, deliver_at);
+raw_object!(PatchGroup: shift, delay, deliver_at, before);
 
 /// The due time of a PATCH: exactly one of `delay` and `deliver_at`.
 ///
@@ -88,9 +90,53 @@ pub fn parse_due(body: &[u8]) -> Result<Due, Problem> {
     faults.end(due)
 }
 
+/// Where the messages of a group are moved.
+#[derive(Debug, PartialEq, Eq)]
+pub struct GroupMove {
+    pub due: NewDue,
+    /// Only messages that were accepted or moved before this time.
+    pub before: Option<UnixMillis>,
+}
+
+/// The due time of a PATCH of a group: exactly one of `shift`, `delay` and `deliver_at`.
+///
+/// # Errors
+/// Those of `parse`.
+pub fn parse_group_move(body: &[u8]) -> Result<GroupMove, Problem> {
+    let mut faults = Faults::default();
+    let patch: Option<PatchGroup> = faults.object(json(body)?, "");
+    let patch = patch.unwrap_or_default();
+    let shift = faults.field("shift", given(patch.shift), |raw, at| moment(raw, at, parse_shift));
+    let due = due(patch.delay, patch.deliver_at, &mut faults);
+    if given(patch.shift).is_some() && (given(patch.delay).is_some() || given(patch.deliver_at).is_some()) {
+        faults.add("", "`shift`, `delay` and `deliver_at` exclude each other");
+    }
+    let before = faults.field("before", given(patch.before), |raw, at| moment(raw, at, parse_instant));
+    let due = shift.map(NewDue::By).or(due.map(NewDue::At));
+    if due.is_none() && faults.is_empty() {
+        faults.add("", "one of `shift`, `delay` and `deliver_at` is needed");
+    }
+    faults.end(due.map(|due| GroupMove { due, before }))
+}
+
+/// A duration or a number of milliseconds with a sign, such as `+2h` and `-30m`.
+///
+/// # Errors
+/// Those of `Due::parse_delay`.
+fn parse_shift(text: &str) -> Result<i64, String> {
+    let (sign, duration) = match text.strip_prefix('-') {
+        Some(duration) => (-1, duration),
+        None => (1, text.strip_prefix('+').unwrap_or(text)),
+    };
+    match Due::parse_delay(duration)? {
+        Due::After(millis) => i64::try_from(millis).map(|millis| sign * millis).map_err(|error| error.to_string()),
+        Due::At(_) => Err(format!("`{text}` is not a duration")),
+    }
+}
+
 raw_object!(
-    Fields: id, delay, deliver_at, payload, payload_base64, content_type, headers, key, key_base64, flow, properties,
-    origin, max_attempts, expires_at, on_conflict
+    Fields: id, delay, deliver_at, payload, payload_base64, content_type, headers, key, key_base64, flow, group,
+    properties, origin, max_attempts, expires_at, on_conflict, debounce
 );
 
 /// The message must be discarded if `faults` has errors in the end.
@@ -117,6 +163,7 @@ fn message(item: &RawValue, rules: &Rules, faults: &mut Faults) -> Option<NewMes
         headers: faults.part("headers", given(fields.headers), headers).unwrap_or_default(),
         key,
         flow: faults.field("flow", filled(fields.flow), read),
+        group: faults.field("group", filled(fields.group), read),
         content_type: content_type.or_else(|| default_type.map(str::to_owned)),
         properties: faults.part("properties", given(fields.properties), properties).flatten(),
         origin: origin.or_none(),
@@ -127,6 +174,10 @@ fn message(item: &RawValue, rules: &Rules, faults: &mut Faults) -> Option<NewMes
             .map(UnixMillis::get),
     };
     let on_conflict: Option<OnConflict> = faults.field("on_conflict", given(fields.on_conflict), read);
+    let debounce = faults.part("debounce", given(fields.debounce), debounce).flatten();
+    if debounce.is_some() && on_conflict != Some(OnConflict::Replace) {
+        faults.add("/debounce", DEBOUNCE_REPLACES);
+    }
     for (name, text) in metadata.mistakes() {
         faults.add(&format!("/{name}"), text);
     }
@@ -140,8 +191,38 @@ fn message(item: &RawValue, rules: &Rules, faults: &mut Faults) -> Option<NewMes
         payload,
         metadata,
         on_conflict: on_conflict.unwrap_or_default(),
+        debounce,
         record: None,
     })
+}
+
+raw_object!(Debounce: max);
+
+/// Why `debounce` is refused.
+pub const DEBOUNCE_REPLACES: &str = "needs `on_conflict: replace`";
+
+/// The maximum time from the first acceptance of a message that is replaced again and again, in milliseconds.
+fn debounce(raw: &RawValue, pointer: &str, faults: &mut Faults) -> Option<u64> {
+    let Debounce { max } = faults.object(raw, pointer)?;
+    let Some(max) = given(max) else {
+        faults.push(FieldError::new(pointer, "has no `max`"));
+        return None;
+    };
+    let max = parse_max(max, &format!("{pointer}/max"));
+    faults.keep(max)
+}
+
+fn parse_max(raw: &RawValue, pointer: &str) -> Result<u64, FieldError> {
+    moment(raw, pointer, debounce_max)
+}
+
+/// # Errors
+/// For a text that is not a duration of at least a millisecond.
+pub fn debounce_max(text: &str) -> Result<u64, String> {
+    match Due::parse_delay(text)? {
+        Due::After(millis @ 1..) => Ok(millis),
+        _ => Err("is at least 1 ms".to_owned()),
+    }
 }
 
 /// `None` when neither is given, and for an invalid one.

@@ -7,13 +7,13 @@ use serde_json::value::RawValue;
 use super::fields::{Faults, id, integer, items, json, moment, read, whole};
 use crate::{
     api::problem::{FieldError, Problem},
-    message::{DeadReason, MAX_PARTITIONS, MessageId, Rate, parse_flow},
+    message::{DeadReason, MAX_PARTITIONS, MessageId, Rate, check_group, parse_flow},
     store::{DeadAction, Expiry, FieldChange, Filter, FlowChange, Selection},
     time::{self, Due, parse_instant},
 };
 
 // `all` must be `true`: a `null` does not select all, because an unset variable may have produced it.
-raw_object!(Dead: all, ids, reason, contains, since, until, flow, limit, dry_run, cursor, expiry);
+raw_object!(Dead: all, ids, reason, contains, since, until, flow, group, limit, dry_run, cursor, expiry);
 raw_object!(Change: rate, burst, parallel);
 raw_object!(Pause: note);
 raw_object!(Purge: all, ids, limit, dry_run);
@@ -61,9 +61,11 @@ pub fn parse_dead(body: &[u8], action: DeadAction) -> Result<DeadRequest, Proble
         until: faults.field("until", given.until, |raw, at| moment(raw, at, parse_instant)),
         retried: false,
         flow: faults.field("flow", given.flow, flow),
+        group: faults.field("group", given.group, group),
     };
     // `until` bounds ids, too.
-    let filters = [given.reason, given.contains, given.since, given.until.filter(|_| ids.is_none()), given.flow];
+    let until = given.until.filter(|_| ids.is_none());
+    let filters = [given.reason, given.contains, given.since, until, given.flow, given.group];
     let filters = filters.iter().flatten().count() > 0;
     if u8::from(all) + u8::from(ids.is_some()) + u8::from(filters) > 1 {
         faults.add("", "`all`, `ids` and a filter exclude each other, except that `ids` can have an `until`");
@@ -84,7 +86,7 @@ pub fn parse_dead(body: &[u8], action: DeadAction) -> Result<DeadRequest, Proble
 }
 
 const NOTHING_SELECTED: &str = "selects nothing: one of `ids`, `\"all\": true` and a filter (`reason`, `contains`, `since`, \
-                                `until`, `flow`) is needed";
+                                `until`, `flow`, `group`) is needed";
 
 /// Maximum length of `contains`, in bytes: that of a stored error.
 pub const MAX_CONTAINS: usize = 512;
@@ -120,6 +122,11 @@ fn expiry(raw: &RawValue, pointer: &str) -> Result<Expiry, FieldError> {
 fn flow(raw: &RawValue, pointer: &str) -> Result<String, FieldError> {
     let text: String = read(raw, pointer)?;
     parse_flow(&text).map(str::to_owned).map_err(|error| FieldError::new(pointer, error))
+}
+
+fn group(raw: &RawValue, pointer: &str) -> Result<String, FieldError> {
+    let text: String = read(raw, pointer)?;
+    check_group(&text).map(|()| text).map_err(|error| FieldError::new(pointer, error))
 }
 
 fn reason(raw: &RawValue, pointer: &str) -> Result<DeadReason, FieldError> {

@@ -417,7 +417,10 @@ mod tests {
             let (due, accepted) = (UnixMillis::default(), UnixMillis::default());
             let stored = StoredMessage { due, accepted, metadata: metadata(stored, "k"), payload: payload.clone() };
             let (due, metadata) = (Due::NOW, metadata(read, key));
-            is_same(&stored, &NewMessage { id, due, payload, metadata, on_conflict: OnConflict::Keep, record: None })
+            is_same(
+                &stored,
+                &NewMessage { id, due, payload, metadata, on_conflict: OnConflict::Keep, debounce: None, record: None },
+            )
         };
         assert!(same(None, None, "k") && same(Some("f"), Some("f"), "k") && same(Some("f"), None, "k"));
         assert!(!same(Some("f"), Some("g"), "k") && !same(None, Some("f"), "k") && !same(Some("f"), None, "other"));

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{definition::MemorySchedule, flow_keys::MemoryFlows, sorted_set::SortedSet};
 use crate::{
-    message::{Ending, FlowLimits, LogRecord, NewMessage, RouteLimits, State, StoredMessage},
+    message::{Ending, FlowLimits, LogRecord, NewMessage, RouteLimits, State, StoredMessage, codec},
     time::UnixMillis,
 };
 
@@ -43,6 +43,8 @@ pub struct MemoryPartition {
     /// Total bytes of the bodies of messages in `pending` and `unack`.
     pub bytes: u64,
     pub flow: MemoryFlows,
+    /// The groups of live ids that have one.
+    pub groups: BTreeMap<String, String>,
     pub schedules: BTreeMap<String, MemorySchedule>,
 }
 
@@ -98,6 +100,7 @@ impl MemoryPartition {
         self.attempts.remove(id);
         self.errors.remove(id);
         self.flow.flows.remove(id);
+        self.groups.remove(id);
     }
 
     /// Bytes of a stored body.
@@ -176,6 +179,14 @@ impl MemoryPartition {
         for id in self.records.keys() {
             let known = is_live(id) || self.remembered.contains_key(id);
             assert!(known, "a record of `{id}`, which is neither live nor remembered: {self:?}");
+        }
+        for (id, body) in &self.bodies {
+            // The marker of a lost body has no group.
+            let Ok(message) = codec::decode(body) else { continue };
+            assert_eq!(self.groups.get(id), message.metadata.group.as_ref(), "the group of `{id}`: {self:?}");
+        }
+        for id in self.groups.keys() {
+            assert!(is_live(id), "a group of `{id}`, which is not live: {self:?}");
         }
         let mut tokens: Vec<u64> = self.claims.values().map(|(_, token)| *token).collect();
         tokens.sort_unstable();

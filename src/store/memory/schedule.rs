@@ -13,10 +13,11 @@ use crate::{
         Cancellation, Limit, LogRecord, MessageId, NewMessage, OnConflict, RouteLimits, State, StoredMessage, codec,
     },
     store::{
-        Cancelled, DeadAction, Death, Expiry, Filter, PARKED, Rescheduled, ScheduleStatus, Scheduled, Selection,
-        redis::Evicted,
+        Cancelled, DeadAction, Death, Expiry, Filter, NewDue, PARKED, Rescheduled, ScheduleStatus, Scheduled,
+        Selection,
+        redis::{CancelledGroup, Evicted},
     },
-    time::Due,
+    time::{Due, UnixMillis},
 };
 
 impl MemoryPartition {
@@ -96,8 +97,8 @@ impl MemoryPartition {
             (Some(State::Pending), OnConflict::Replace) => ScheduleStatus::Replaced,
         };
         let now = now / 1000;
-        let due = due_at(message.due, now);
-        let body = encode(&stored(message, due, now));
+        let (due, first) = self.debounced(id, due_at(message.due, now), message.debounce, now);
+        let body = encode(&stored(message, due, first));
         if let Some(limit) = self.limit_of(id, body.len() as u64, due.saturating_sub(now), settings.limits) {
             return (ScheduleStatus::Over(limit), due);
         }
@@ -109,7 +110,28 @@ impl MemoryPartition {
         self.bytes += body.len() as u64;
         self.bodies.insert(id.to_owned(), body);
         self.pending.insert(id, due);
+        self.join_group(id, message);
         (status, due)
+    }
+
+    /// The due time of a message, and the time of the first acceptance of those that it replaces, one after another.
+    fn debounced(&self, id: &str, due: u64, debounce: Option<u64>, now: u64) -> (u64, u64) {
+        let Some(max) = debounce else { return (due, now) };
+        let Some(score) = self.pending.get(id) else { return (due.min(now + max), now) };
+        let (old_due, first) = match self.bodies.get(id).filter(|body| body.len() >= TIMES_END) {
+            Some(body) => (self.original_due(id), codec::accepted(body).unwrap_or(now)),
+            None => (now, now),
+        };
+        // After a failed or deferred attempt the score is the time of the next one.
+        let next = if score >= PARKED { score - PARKED } else { score };
+        let last = if next == old_due { first + max } else { next.max(first + max) };
+        (due.min(last), first)
+    }
+
+    fn join_group(&mut self, id: &str, message: &NewMessage) {
+        if let Some(group) = &message.metadata.group {
+            self.groups.insert(id.to_owned(), group.clone());
+        }
     }
 
     /// The limit that message `id`, with a body of `size` bytes and due in `delay` milliseconds, would exceed.
@@ -157,6 +179,7 @@ impl MemoryPartition {
             self.bodies.insert(id.to_owned(), codec::encode(&stored(message, now, now)));
             self.remembered.remove(id);
             self.bury_at(id, now, death.failures, format!("{}: {error}", death.reason.as_str()));
+            self.join_group(id, message);
             true
         };
         let buried: Vec<_> = batch.iter().map(&mut bury).collect();
@@ -202,15 +225,19 @@ impl MemoryPartition {
         cancelled
     }
 
-    /// Without `due` the message is due now, and the rate of its flow does not apply to it.
+    /// `only`: the group that the message must have, and the time before which it must have been accepted or moved last.
     pub fn reschedule(
         &mut self,
         id: &MessageId,
-        due: Option<Due>,
+        due: NewDue,
+        only: Option<(&str, UnixMillis)>,
         now: u64,
         settings: PartitionSettings,
     ) -> Rescheduled {
         let (id, now) = (id.as_str(), now / 1000);
+        if only.is_some_and(|(group, _)| self.groups.get(id).is_none_or(|own| own != group)) {
+            return Rescheduled::NotFound;
+        }
         match self.state(id) {
             Some(State::Unack) => return Rescheduled::InFlight,
             Some(State::Dead) => return Rescheduled::Dead,
@@ -218,8 +245,16 @@ impl MemoryPartition {
             // A message without a body is an orphan, which the next claim makes dead.
             _ => return Rescheduled::NotFound,
         }
-        let at_once = due.is_none();
-        let due = due.map_or(now, |due| due_at(due, now));
+        let accepted = codec::accepted(&self.bodies[id]);
+        if only.is_some_and(|(_, before)| accepted.is_some_and(|accepted| accepted >= before.get())) {
+            return Rescheduled::Later;
+        }
+        let (at_once, score) = (due == NewDue::Now, self.pending[id]);
+        let due = match due {
+            NewDue::Now => now,
+            NewDue::At(due) => due_at(due, now),
+            NewDue::By(millis) => (score % PARKED).saturating_add_signed(millis),
+        };
         if is_longer(due.saturating_sub(now), settings.limits) {
             return Rescheduled::Over(Limit::Delay);
         }
@@ -296,7 +331,7 @@ impl MemoryPartition {
 
     /// Whether `filter` selects the message with this score.
     pub fn matches(&self, filter: &Filter, id: &str, score: u64) -> bool {
-        let Filter { reason, contains, since, until, retried, flow } = filter;
+        let Filter { reason, contains, since, until, retried, flow, group } = filter;
         let (failures, error) = self.errors.get(id).map_or((0, ""), |(_, failures, error)| (*failures, error));
         since.is_none_or(|since| score >= since.get())
             && until.is_none_or(|until| score < until.get())
@@ -305,6 +340,7 @@ impl MemoryPartition {
             && contains.as_deref().is_none_or(|text| error.contains(text))
             && (!retried || failures > 0)
             && flow.as_deref().is_none_or(|flow| self.flow_of(id).0 == flow)
+            && group.as_ref().is_none_or(|group| self.groups.get(id) == Some(group))
     }
 
     /// Cancels pending messages: the named ones, or those due first; at most `limit`. `dry_run` only counts them.
@@ -353,6 +389,29 @@ impl MemoryPartition {
             }
         }
         (count, left)
+    }
+
+    /// Cancels the pending messages among the first `most` of a group after an id.
+    pub fn cancel_group(
+        &mut self,
+        group: &str,
+        after: &str,
+        most: usize,
+        now: u64,
+        settings: PartitionSettings,
+    ) -> CancelledGroup {
+        let ids: Vec<_> = self.ids_of_group(group, after).into_iter().take(most).collect();
+        let of_state = |state| ids.iter().filter(|id| self.state(id.as_str()) == Some(state)).cloned().collect();
+        let (pending, in_flight): (Vec<_>, Vec<_>) = (of_state(State::Pending), of_state(State::Unack));
+        let reached = ids.get(most - 1).cloned();
+        let (count, _) = self.purge_pending(Some(&pending), u64::MAX, false, now, settings);
+        CancelledGroup { count, in_flight, reached }
+    }
+
+    /// The ids of a group after an id, in order.
+    pub fn ids_of_group(&self, group: &str, after: &str) -> Vec<MessageId> {
+        let of_group = self.groups.iter().filter(|(id, own)| *own == group && id.as_str() > after);
+        of_group.map(|(id, _)| MessageId::stored(id).expect("only ids are stored")).collect()
     }
 
     /// Deletes the oldest dead messages beyond `most`, except those in the outbox.

@@ -58,6 +58,8 @@ impl RedisStore {
             &keys.unack,
             &keys.route,
             &keys.remembered,
+            &keys.groups,
+            &keys.grouped,
         ];
         let mut call =
             script::BURY.keys(&route.with_outbox_and_flow(all, keys)).arg(self.layout(partition)?).arg(death.failures);
@@ -66,6 +68,7 @@ impl RedisStore {
             let metadata = route.settings.with_flow(&message.metadata);
             let tail = codec::tail(&metadata, &message.payload);
             call = call.arg(message.id.as_str()).arg(text).arg(&tail[..]);
+            call = call.arg(metadata.group.as_deref().unwrap_or_default());
             if route.settings.flow.is_some() {
                 call = call.arg(metadata.flow.as_deref().unwrap_or_default());
             }
@@ -108,7 +111,14 @@ impl RedisStore {
             let most = if is_full { 1 } else { (work.limit - done.count).min(MAX_BATCH as u64) };
             let mut call = match work.action {
                 DeadAction::Redrive(_) => {
-                    let all = vec![keys.pending.as_str(), &keys.messages, &keys.errors, &keys.dead, &keys.bytes];
+                    let all = vec![
+                        keys.pending.as_str(),
+                        &keys.messages,
+                        &keys.errors,
+                        &keys.dead,
+                        &keys.bytes,
+                        &keys.groups,
+                    ];
                     script::REDRIVE.keys(&route.with_flow(all, keys)).arg(&keys.wake).arg(MAX_CALL_BYTES)
                 }
                 DeadAction::Purge => script::PURGE.keys(&keys.of_dead(route.settings.flow.is_some())),
@@ -173,7 +183,8 @@ impl RedisStore {
         place: Option<&(u64, MessageId)>,
     ) -> Result<(Vec<DeadGroup>, Option<(u64, MessageId)>), StoreError> {
         let keys = self.keys(partition)?;
-        let all = keys.with_flow_of_each(vec![&keys.dead, &keys.errors], self.has_flows(&partition.route));
+        let all =
+            keys.with_flow_of_each(vec![&keys.dead, &keys.errors, &keys.groups], self.has_flows(&partition.route));
         let call = filtered(script::SUMMARY.keys(&all), MAX_BATCH, filter, place);
         let reply: Vec<Value> = call.run(&self.listings).await?;
         let mut reply = Reply::from(reply);
@@ -231,7 +242,8 @@ pub(super) fn filtered(call: Call, most: usize, filter: &Filter, place: Option<&
         .arg(filter.reason.map_or("", DeadReason::as_str))
         .arg(filter.contains.as_deref().unwrap_or_default())
         .arg(u8::from(filter.retried))
-        .arg(filter.flow.as_deref().map_or("", shown_flow));
+        .arg(filter.flow.as_deref().map_or("", shown_flow))
+        .arg(filter.group.as_deref().unwrap_or_default());
     match place {
         Some((score, id)) => call.arg(*score).arg(id.as_str()),
         None => call,

@@ -126,6 +126,8 @@ impl Store for RedisStore {
             &keys.records,
             &keys.bytes,
             &keys.schedules,
+            &keys.groups,
+            &keys.grouped,
         ];
         all.extend(&lists);
         let route = self.route(&partition.route)?;
@@ -174,7 +176,15 @@ impl RedisStore {
         };
         let route = self.route(&partition.route)?;
         let all = route.with_outbox_and_flow(
-            keys.of_messages(&[&keys.paused, &keys.remembered, &keys.records, &keys.claims, &keys.bytes]),
+            keys.of_messages(&[
+                &keys.paused,
+                &keys.remembered,
+                &keys.records,
+                &keys.claims,
+                &keys.bytes,
+                &keys.groups,
+                &keys.grouped,
+            ]),
             keys,
         );
         Ok(script::CLAIM
@@ -263,7 +273,7 @@ impl RedisStore {
     fn settle_call(&self, partition: &Partition, settlements: &[Settlement]) -> Result<Call, StoreError> {
         let keys = self.keys(partition)?;
         let route = self.route(&partition.route)?;
-        let others = [&*keys.remembered, &keys.records, &keys.bytes, &keys.schedules];
+        let others = [&*keys.remembered, &keys.records, &keys.bytes, &keys.schedules, &keys.groups, &keys.grouped];
         let all = route.with_outbox_and_flow(keys.of_messages(&others), keys);
         let mut call = script::SETTLE
             .keys(&all)

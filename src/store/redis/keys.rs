@@ -73,6 +73,10 @@ pub struct PartitionKeys {
     pub claims: String,
     /// String: total bytes of the bodies in pending and unack; absent while there are none.
     pub bytes: String,
+    /// Hash: id -> its group, only for live ids that have one; lua/include/groups.lua describes it.
+    pub groups: String,
+    /// Sorted set, all scores 0: `<group> NUL <id>` of each of them.
+    pub grouped: String,
     /// Hash: id of a schedule -> its definition; lua/include/recurring.lua describes it.
     pub schedules: String,
     /// Sorted set: id of a dead letter to forward -> time from which it is taken, ms.
@@ -124,6 +128,8 @@ impl PartitionKeys {
             records: key("records"),
             claims: key("claims"),
             bytes: key("bytes"),
+            groups: key("groups"),
+            grouped: key("grouped"),
             schedules: key("schedules"),
             outbox: key("outbox"),
             paused: key("paused"),
@@ -153,8 +159,14 @@ impl PartitionKeys {
 
     /// The keys of the scripts that delete dead messages.
     pub fn of_dead(&self, has_flows: bool) -> Vec<&str> {
-        let all = vec![self.messages.as_str(), &self.attempts, &self.errors, &self.dead, &self.records];
+        let mut all = vec![self.messages.as_str(), &self.attempts, &self.errors, &self.dead, &self.records];
+        all.extend(self.of_groups());
         self.with_flow_of_each(all, has_flows)
+    }
+
+    /// The keys of groups, in the order in which scripts expect them.
+    pub fn of_groups(&self) -> [&str; 2] {
+        [&self.groups, &self.grouped]
     }
 
     /// `all`, and behind them the key with the flow of each message, if the route has flows.

@@ -1,6 +1,9 @@
 //! Pending messages: bulk cancellation, and repair of messages that are in no set.
 
-use super::{MAX_BATCH, RedisStore, script};
+use super::{
+    MAX_BATCH, RedisStore,
+    script::{self, Call},
+};
 use crate::{
     message::MessageId,
     store::{Partition, StoreError},
@@ -24,11 +27,22 @@ impl RedisStore {
             return Ok((0, 0));
         }
         self.pull(partition, ids.into_iter().flatten()).await?;
+        let limit = if dry_run { limit } else { limit.min(MAX_BATCH as u64) };
+        let mut call = self.purge_call(partition, limit, dry_run)?.arg(if ids.is_some() { "ids" } else { "all" });
+        for id in ids.into_iter().flatten() {
+            call = call.arg(id.as_str());
+        }
+        call.run(&self.servers).await
+    }
+
+    /// Begins a call of lua/purge_pending.lua; the selection must follow.
+    pub(super) fn purge_call(&self, partition: &Partition, limit: u64, dry_run: bool) -> Result<Call, StoreError> {
         let keys = self.keys(partition)?;
         let route = self.route(&partition.route)?;
         let all = route.with_flow(
             vec![
                 keys.pending.as_str(),
+                &keys.unack,
                 &keys.messages,
                 &keys.attempts,
                 &keys.errors,
@@ -36,20 +50,18 @@ impl RedisStore {
                 &keys.records,
                 &keys.bytes,
                 &keys.schedules,
+                &keys.groups,
+                &keys.grouped,
             ],
             keys,
         );
-        let mut call = script::PURGE_PENDING
+        Ok(script::PURGE_PENDING
             .keys(&all)
             .arg(&keys.wake)
             .arg(route.settings.keep_millis())
             .arg(route.settings.kept_by_partition())
-            .arg(if dry_run { limit } else { limit.min(MAX_BATCH as u64) })
-            .arg(u8::from(dry_run));
-        for id in ids.into_iter().flatten() {
-            call = call.arg(id.as_str());
-        }
-        call.run(&self.servers).await
+            .arg(limit)
+            .arg(u8::from(dry_run)))
     }
 
     /// Makes messages pending that have a body but are in no set; each call checks some bodies. Returns the number of

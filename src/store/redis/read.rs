@@ -130,7 +130,8 @@ impl RedisStore {
             State::Unack => &keys.unack,
             State::Dead => &keys.dead,
         };
-        let all = keys.with_flow_of_each(vec![set, &keys.messages, &keys.errors], self.has_flows(&partition.route));
+        let all = keys
+            .with_flow_of_each(vec![set, &keys.messages, &keys.errors, &keys.groups], self.has_flows(&partition.route));
         let call = script::LIST.keys(&all).arg(limit).arg(max_bytes.min(MAX_BODIES_BYTES));
         let considered = if *filter == Filter::default() { limit } else { MAX_BATCH };
         let reply: Vec<Value> = filtered(call, considered, filter, after).run(&self.listings).await?;
@@ -208,7 +209,7 @@ impl RedisStore {
     }
 }
 
-fn snapshot(
+pub(super) fn snapshot(
     id: MessageId,
     state: State,
     score: u64,

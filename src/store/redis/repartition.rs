@@ -108,6 +108,7 @@ impl RedisStore {
         for keys in &former_ones {
             all.extend([&*keys.pending, &keys.unack, &keys.dead, &keys.remembered, &keys.route, &keys.paused]);
             all.extend([&*keys.messages, &keys.attempts, &keys.errors, &keys.records, &keys.claims, &keys.bytes]);
+            all.extend(keys.of_groups());
             all.extend(keys.flow.all());
         }
         all.extend(new_ones.iter().flat_map(|keys| [&*keys.route, &keys.paused]));
@@ -187,7 +188,10 @@ impl RedisStore {
         self.pull_from(by_former).boxed().await
     }
 
-    async fn pull_from(&self, by_former: BTreeMap<Partition, Vec<MessageId>>) -> Result<InFlight, StoreError> {
+    pub(super) async fn pull_from(
+        &self,
+        by_former: BTreeMap<Partition, Vec<MessageId>>,
+    ) -> Result<InFlight, StoreError> {
         let mut in_flight = InFlight::new();
         for (former, ids) in by_former {
             for some in ids.chunks(MOVED_AT_ONCE) {
@@ -226,6 +230,7 @@ impl RedisStore {
             let mut all = vec![to.route.as_str()];
             for keys in [&from, to] {
                 all.extend(keys.of_messages(&[&keys.remembered, &keys.records, &keys.bytes, &keys.schedules]));
+                all.extend(keys.of_groups());
             }
             if self.route(&former.route)?.settings.forwards {
                 all.extend([&*from.outbox, &to.outbox]);

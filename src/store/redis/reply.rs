@@ -42,6 +42,12 @@ impl Reply {
         id(&self.bytes()?)
     }
 
+    /// An id; `None` for an empty text.
+    pub fn optional_id(&mut self) -> Result<Option<MessageId>, StoreError> {
+        let text = self.bytes()?;
+        if text.is_empty() { Ok(None) } else { id(&text).map(Some) }
+    }
+
     /// A string with a character for each of `count` messages.
     pub fn verdicts(&mut self, count: usize) -> Result<Bytes, StoreError> {
         let verdicts = self.bytes()?;

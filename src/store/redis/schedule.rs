@@ -12,8 +12,8 @@ use super::{
 };
 use crate::{
     message::{Cancellation, Ending, Limit, LogRecord, MessageId, NewMessage, OnConflict, State, codec},
-    store::{Cancelled, Partition, Rescheduled, ScheduleStatus, Scheduled, StoreError},
-    time::Due,
+    store::{Cancelled, NewDue, Partition, Rescheduled, ScheduleStatus, Scheduled, StoreError},
+    time::{Due, UnixMillis},
 };
 
 impl RedisStore {
@@ -66,27 +66,31 @@ impl RedisStore {
     ) -> Result<Vec<Scheduled>, StoreError> {
         let keys = self.keys(partition)?;
         let route = self.route(&partition.route)?;
-        let all = keys.of_messages(&[&keys.route, &keys.remembered, &keys.records, &keys.bytes]);
+        let others = [&*keys.route, &keys.remembered, &keys.records, &keys.bytes, &keys.groups, &keys.grouped];
+        let all = keys.of_messages(&others);
         let mut call = script::SCHEDULE
             .keys(&route.with_flow(all, keys))
             .arg(&keys.wake)
             .arg(MAX_CALL_BYTES)
             .arg(self.layout(partition)?)
             .arg(route.settings.keep_millis());
-        let alike =
-            |a: &NewMessage, b: &NewMessage| a.on_conflict == b.on_conflict && a.record.is_some() == b.record.is_some();
-        for group in batch.chunk_by(alike) {
-            let conflict = match group[0].on_conflict {
+        let columns = |one: &NewMessage| u8::from(one.record.is_some()) + 2 * u8::from(one.metadata.group.is_some());
+        let alike = |a: &NewMessage, b: &NewMessage| a.on_conflict == b.on_conflict && columns(a) == columns(b);
+        for run in batch.chunk_by(alike) {
+            let conflict = match run[0].on_conflict {
                 OnConflict::Keep => "keep",
                 OnConflict::Replace => "replace",
             };
-            call = call.arg(conflict).arg(group.len()).arg(u8::from(group[0].record.is_some()));
-            for message in group {
+            call = call.arg(conflict).arg(run.len()).arg(columns(&run[0]));
+            for message in run {
                 let metadata = route.settings.with_flow(&message.metadata);
                 let tail = codec::tail(&metadata, &message.payload);
-                call = call.arg(message.id.as_str()).arg(due_argument(message.due)).arg(&tail[..]);
+                call = call.arg(message.id.as_str()).arg(debounced_due(message)).arg(&tail[..]);
                 if let Some(record) = &message.record {
                     call = call.arg(record.to_string());
+                }
+                if let Some(group) = &metadata.group {
+                    call = call.arg(group);
                 }
                 if route.settings.flow.is_some() {
                     call = call.arg(metadata.flow.as_deref().unwrap_or_default());
@@ -133,20 +137,38 @@ impl RedisStore {
         id: &MessageId,
         due: Option<Due>,
     ) -> Result<Rescheduled, StoreError> {
+        self.reschedule_if(partition, id, due.map_or(NewDue::Now, NewDue::from), None).await
+    }
+
+    /// `only`: the group that the message must have, and the time before which it must have been accepted or moved last.
+    pub async fn reschedule_if(
+        &self,
+        partition: &Partition,
+        id: &MessageId,
+        due: NewDue,
+        only: Option<(&str, UnixMillis)>,
+    ) -> Result<Rescheduled, StoreError> {
         if !self.pull(partition, iter::once(id)).await?.is_empty() {
             return Ok(Rescheduled::InFlight);
         }
+        let (group, before) = only.map_or(("", String::new()), |(group, at)| (group, at.get().to_string()));
         let keys = self.keys(partition)?;
         let route = self.route(&partition.route)?;
-        let all =
-            route.with_flow(vec![keys.pending.as_str(), &keys.unack, &keys.messages, &keys.dead, &keys.route], keys);
+        let all = vec![keys.pending.as_str(), &keys.unack, &keys.messages, &keys.dead, &keys.route, &keys.groups];
+        let all = route.with_flow(all, keys);
         let call = script::RESCHEDULE
             .keys(&all)
             .arg(&keys.wake)
             .arg(self.layout(partition)?)
             .arg(id.as_str())
-            .arg(due.map_or_else(|| "now".to_owned(), due_argument))
-            .arg(u8::from(route.has_order()));
+            .arg(match due {
+                NewDue::Now => "now".to_owned(),
+                NewDue::At(due) => due_argument(due),
+                NewDue::By(millis) => format!("by {millis}"),
+            })
+            .arg(u8::from(route.has_order()))
+            .arg(group)
+            .arg(before);
         let (reply, link): (Vec<Value>, _) = self.writes.run(call).await.map_err(unless_closed)?;
         let mut reply = Reply::from(reply);
         let answer = reply.text()?;
@@ -158,6 +180,7 @@ impl RedisStore {
             "held" => Rescheduled::Held(reply.id()?),
             "limit_delay" => Rescheduled::Over(Limit::Delay),
             "expires" => Rescheduled::Expires(reply.millis()?),
+            "later" => Rescheduled::Later,
             _ => Rescheduled::NotFound,
         })
     }
@@ -169,7 +192,8 @@ impl RedisStore {
         }
         let keys = self.keys(partition)?;
         let route = self.route(&partition.route)?;
-        let all = route.with_flow(keys.of_messages(&[&keys.remembered, &keys.records, &keys.bytes, &keys.route]), keys);
+        let others = [&*keys.remembered, &keys.records, &keys.bytes, &keys.route, &keys.groups, &keys.grouped];
+        let all = route.with_flow(keys.of_messages(&others), keys);
         let call = script::CANCEL
             .keys(&all)
             .arg(&keys.wake)
@@ -214,6 +238,11 @@ fn status(text: &str) -> Result<ScheduleStatus, StoreError> {
 
 fn record_argument(record: Option<&LogRecord>) -> String {
     record.map_or_else(String::new, LogRecord::to_string)
+}
+
+fn debounced_due(message: &NewMessage) -> String {
+    let due = due_argument(message.due);
+    message.debounce.map_or_else(|| due.clone(), |max| format!("/{max}/{due}"))
 }
 
 fn due_argument(due: Due) -> String {

@@ -55,6 +55,7 @@ scripts! {
     FORWARD "forward"
     FORWARDED "forwarded"
     GET "get"
+    GROUP "group"
     BURY "bury"
     LIST "list"
     MOVE "move"
@@ -95,7 +96,7 @@ macro_rules! includes {
 
 includes! {
     "attempts" "bodies" "bundle" "bytes" "claiming" "clock" "commit" "completion" "ending" "expiry" "external" "failures" "fields"
-    "filter" "flow" "flow_value" "json" "layout" "leases" "limits" "members" "outbox" "passing" "places" "rates" "records"
+    "debounce" "filter" "flow" "flow_value" "groups" "json" "layout" "leases" "limits" "members" "outbox" "passing" "places" "rates" "records"
     "recurring" "remembered" "revival" "scores" "seconds"
     "selection" "sizes" "taking" "turns" "utf8" "wake" "weight"
 }

@@ -1,6 +1,7 @@
 //! The HTTP API as its callers see it: a real router on a real port over a real Redis.
 
 mod dead;
+mod groups;
 mod hostile;
 mod limits;
 mod messages;

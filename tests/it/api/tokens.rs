@@ -274,6 +274,7 @@ fn message() -> NewMessage {
         payload: "payload".into(),
         metadata: Metadata::default(),
         on_conflict: OnConflict::Keep,
+        debounce: None,
         record: None,
     }
 }

@@ -26,6 +26,7 @@ mod fair;
 mod flow;
 mod flows;
 mod forwarding;
+mod groups;
 mod idle;
 mod lifecycle;
 mod limits;

@@ -146,7 +146,15 @@ fn at(offset: u64) -> LogRecord {
 }
 
 fn message(id: MessageId, due: Due, on_conflict: OnConflict) -> NewMessage {
-    NewMessage { id, due, payload: "payload".into(), metadata: Metadata::default(), on_conflict, record: None }
+    NewMessage {
+        id,
+        due,
+        payload: "payload".into(),
+        metadata: Metadata::default(),
+        on_conflict,
+        debounce: None,
+        record: None,
+    }
 }
 
 fn schedule(text: &str, offset: u64, due: Due) -> SourceEntry {

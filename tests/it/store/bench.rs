@@ -106,6 +106,9 @@ impl Bench {
         let mut options = serde_json::to_value(&message.metadata).expect("metadata is JSON");
         if message.on_conflict == OnConflict::Replace {
             options["on_conflict"] = "replace".into();
+            if let Some(max) = message.debounce {
+                options["debounce"] = max.into();
+            }
         }
         let (status, id, due): (String, String, u64) = self
             .produce
@@ -148,6 +151,32 @@ impl Bench {
         assert_eq!((summary.total, summary.complete), (expected.values().map(|group| group.0).sum(), true));
     }
 
+    async fn check_groups(&self, route: &str, memory: &BTreeMap<Partition, MemoryPartition>, limit: usize) {
+        for group in ["g", "g:1"] {
+            let of_route = memory.iter().filter(|(one, _)| *one.route == *route);
+            let seen = |(_, rows): (&Partition, &MemoryPartition)| {
+                let seen = |id: MessageId| {
+                    let state = rows.state(id.as_str()).expect("it is live");
+                    // An orphan has no body.
+                    rows.bodies.contains_key(id.as_str()).then(|| Seen::of(rows, state, id.as_str()))
+                };
+                rows.ids_of_group(group, "").into_iter().filter_map(seen).collect::<Vec<_>>()
+            };
+            let expected: Vec<_> = of_route.flat_map(seen).collect();
+            let (mut listed, mut cursor) = (Vec::new(), None::<String>);
+            loop {
+                let page = self.queue.group(route, group, limit, u64::MAX, cursor.as_deref()).await.expect("a page");
+                assert!(page.messages.len() <= limit);
+                listed.extend(page.messages.into_iter().map(Seen::from));
+                cursor = page.cursor;
+                if cursor.is_none() {
+                    break;
+                }
+            }
+            assert_eq!(listed, expected, "{group} of {route}");
+        }
+    }
+
     pub async fn check_looks(
         &mut self,
         partition: &Partition,
@@ -184,6 +213,7 @@ impl Bench {
             some(None, "HTTP", true),
             of_flow("a"),
             of_flow(""),
+            Filter { group: Some("g".to_owned()), ..Filter::default() },
         ];
         for (state, filter) in [State::Pending, State::Unack, State::Dead]
             .into_iter()
@@ -214,6 +244,7 @@ impl Bench {
             }
             assert_eq!(listed, expected.into_iter().map(|(_, seen)| seen).collect::<Vec<_>>());
         }
+        self.check_groups(route, memory, limit).await;
         self.check_summary(route, memory).await;
         let stats = self.store.stats(partition).await.expect("the server answers");
         let due = rows.pending.up_to(stats.now / 1000).count();

@@ -385,6 +385,7 @@ fn batch(count: usize, payload: usize, on_conflict: OnConflict) -> Vec<NewMessag
             payload: noise(payload).into(),
             metadata: Metadata::default(),
             on_conflict,
+            debounce: None,
             record: None,
         })
         .collect()

@@ -1,7 +1,7 @@
 //! One call, and what it should answer according to the in-memory store.
 
 use punctual::{
-    message::{Metadata, NewMessage},
+    message::{MessageId, Metadata, NewMessage},
     store::{
         Claim, ClaimRequest, DeadAction, Death, ScheduleChange, ScheduleStatus, Settlement, Transfer,
         memory::{MemoryLists, MemoryPartition, PartitionSettings},
@@ -9,7 +9,7 @@ use punctual::{
     },
 };
 
-use super::operation::{Defining, Operation, flow_key, revision, schedule};
+use super::operation::{Defining, Operation, flow_key, never, revision, schedule};
 
 /// Where transfers go.
 pub const LISTS: [&str; 3] = ["list", "list-2", TAKEN];
@@ -71,7 +71,14 @@ pub fn expect(
             }
             Operation::Recover => format!("{:?}", memory.recover(now, settings)),
             Operation::Cancel(cancellation) => format!("{:?}", memory.cancel(cancellation, now, settings)),
-            Operation::Reschedule(id, due) => format!("{:?}", memory.reschedule(id, *due, now, settings)),
+            Operation::Reschedule(id, due, group) => {
+                let only = group.as_deref().map(|group| (group, never()));
+                format!("{:?}", memory.reschedule(id, *due, only, now, settings))
+            }
+            Operation::CancelGroup(group, after, most) => {
+                let after = after.as_ref().map_or("", MessageId::as_str);
+                format!("{:?}", memory.cancel_group(group, after, *most, now, settings))
+            }
             Operation::Dead(DeadAction::Forward, ..) if !settings.forwards => String::new(),
             Operation::Dead(action, selection, limit, dry) => {
                 format!("{:?}", memory.act_on_dead(*action, selection, *limit, *dry, now, settings))

@@ -25,7 +25,7 @@ use super::{
     bench::{Bench, later},
     call::{Call, LISTS, Reply, TAKEN, expect, with_errors},
     operation::{
-        Defining, Ending, FAR, Number, Operation, Pick, ROUTES, Step, forwards, partitions, revision, schedule,
+        Defining, Ending, FAR, Number, Operation, Pick, ROUTES, Step, forwards, never, partitions, revision, schedule,
         settings,
     },
     rows::PREFIX,
@@ -301,7 +301,13 @@ impl Case<'_> {
                 }
                 Operation::Recover => shown(store.recover(partition).await),
                 Operation::Cancel(cancellation) => shown(store.cancel(partition, cancellation).await),
-                Operation::Reschedule(id, due) => shown(store.reschedule(partition, id, *due).await),
+                Operation::Reschedule(id, due, group) => {
+                    let only = group.as_deref().map(|group| (group, never()));
+                    shown(store.reschedule_if(partition, id, *due, only).await)
+                }
+                Operation::CancelGroup(group, after, most) => {
+                    shown(store.cancel_group(partition, group, after.as_ref(), *most).await)
+                }
                 Operation::Dead(DeadAction::Forward, ..) if !forwards(&partition.route) => String::new(),
                 Operation::Dead(action, selection, limit, dry) => {
                     let (action, limit, dry_run, deadline) = (*action, *limit, *dry, later());
@@ -425,6 +431,7 @@ impl Operation {
             | Operation::Reschedule(..)
             | Operation::PurgePending(_, _, false)
             | Operation::Forward(_)
+            | Operation::CancelGroup(..)
             | Operation::Dead(_, _, _, false) => false,
             _ => true,
         }

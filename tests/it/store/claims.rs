@@ -291,6 +291,7 @@ impl Bench {
             payload: "payload".into(),
             metadata: Metadata::default(),
             on_conflict: OnConflict::Keep,
+            debounce: None,
             record: None,
         };
         let batch: Vec<_> = (0..count).map(message).collect();

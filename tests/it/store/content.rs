@@ -57,6 +57,27 @@ pub fn rows_with_flows(ordered: bool) -> MemoryPartition {
     rows
 }
 
+/// The group of some messages of `rows_with_groups`.
+pub const GROUP: &str = "g";
+
+/// Where `rows` are in groups: most messages in `GROUP`, some in one with a longer name, some in none.
+pub fn rows_with_groups() -> MemoryPartition {
+    let mut rows = rows();
+    for (id, body) in &mut rows.bodies {
+        let group = match &**id {
+            "due" | "held-anew" | "dead-crashed" => continue,
+            "later" | "held-both" => "g:1",
+            _ => GROUP,
+        };
+        let mut message = codec::decode(body).expect("readable");
+        message.metadata.group = Some(group.to_owned());
+        *body = codec::encode(&message);
+        rows.groups.insert(id.clone(), group.to_owned());
+    }
+    rows.groups.insert("orphan".to_owned(), GROUP.to_owned());
+    rows
+}
+
 /// The rows that every scene begins with; ids without a body are orphans.
 pub fn rows() -> MemoryPartition {
     let mut rows = MemoryPartition::default();

@@ -82,6 +82,7 @@ fn message(name: &str) -> NewMessage {
         on_conflict: OnConflict::Keep,
         metadata: Metadata::default(),
         payload: "x".into(),
+        debounce: None,
         record: None,
     }
 }

@@ -47,6 +47,7 @@ async fn a_partition_that_is_closed_takes_nothing_and_buries_nothing() {
         payload: Bytes::from_static(b"x"),
         metadata: Metadata::default(),
         on_conflict: OnConflict::Keep,
+        debounce: None,
         record: None,
     };
     let before = bench.dump().await;
@@ -89,6 +90,7 @@ async fn an_emptied_redis_gets_the_routes_before_anything_is_taken() {
         payload: Bytes::from_static(b"x"),
         metadata: Metadata::default(),
         on_conflict: OnConflict::Keep,
+        debounce: None,
         record: None,
     };
     let left = bench.queue.bury(ROUTE, vec![(message, "broken".into())]).await.expect("opened anew");

@@ -16,9 +16,10 @@ use super::{
 };
 
 /// What needs memory, and may wait until there is some.
-const GROWING: [&str; 18] = [
+const GROWING: [&str; 19] = [
     "end a turn in vain",
     "post",
+    "move a message of a group",
     "set a schedule",
     "change a schedule",
     "keep a schedule",
@@ -37,7 +38,8 @@ const GROWING: [&str; 18] = [
     "take members",
 ];
 /// What changes nothing.
-const READING: [&str; 20] = [
+const READING: [&str; 21] = [
+    "look at a group",
     "look at a schedule",
     "list schedules",
     "list flows",
@@ -60,7 +62,7 @@ const READING: [&str; 20] = [
     "summary",
 ];
 /// Scenes that do not read a key that they pass: it may hold anything.
-const UNTOUCHED: [(&str, &str); 104] = [
+const UNTOUCHED: [(&str, &str); 109] = [
     ("end a turn", "messages"),
     ("end a turn", "attempts"),
     ("end a turn", "errors"),
@@ -69,6 +71,11 @@ const UNTOUCHED: [(&str, &str); 104] = [
     ("end a turn in vain", "attempts"),
     ("end a turn in vain", "errors"),
     ("end a turn in vain", "records"),
+    ("purge all pending", "unack"),
+    ("purge some pending", "unack"),
+    ("purge nothing", "unack"),
+    ("produce in place of a dead one", "attempts"),
+    ("produce in place of a pending one", "dead"),
     ("change a schedule", "bytes"),
     ("keep a schedule", "bytes"),
     ("set a schedule", "attempts"),
@@ -206,9 +213,21 @@ async fn a_value_of_another_type_at_a_key_is_reported_and_nothing_changes() {
         bench.set(scene).await;
         let call = bench.record(scene, script).await;
         let keys = if script == "produce" {
-            ["pending", "unack", "dead", "messages", "attempts", "errors", "route", "remembered", "records", "bytes"]
-                .map(|name| key(&partition(), name))
-                .to_vec()
+            [
+                "pending",
+                "unack",
+                "dead",
+                "messages",
+                "attempts",
+                "errors",
+                "route",
+                "remembered",
+                "records",
+                "bytes",
+                "groups",
+            ]
+            .map(|name| key(&partition(), name))
+            .to_vec()
         } else {
             call.keys
         };
@@ -223,7 +242,10 @@ async fn a_value_of_another_type_at_a_key_is_reported_and_nothing_changes() {
             let of_schedules = key.ends_with(":schedules") && !scene.contains("schedule");
             // Only deaths write to the outbox.
             let of_outbox = key.ends_with(":outbox");
+            // Only what a message joins or leaves is read.
+            let of_groups = key.ends_with(":groups") || key.ends_with(":grouped");
             let untouched = of_flows
+                || of_groups
                 || of_schedules
                 || of_outbox
                 || UNTOUCHED.iter().any(|(one, name)| *one == split(scene).0 && key.ends_with(name));

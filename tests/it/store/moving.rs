@@ -32,6 +32,7 @@ fn message(text: &str, on_conflict: OnConflict) -> NewMessage {
         payload: Bytes::from_static(b"x"),
         metadata: Metadata::default(),
         on_conflict,
+        debounce: None,
         record: None,
     }
 }

@@ -11,7 +11,7 @@ use punctual::{
     recurrence::Rule,
     sink::template::FlowTemplate,
     store::{
-        ClaimRequest, DeadAction, Expiry, Filter, NextOccurrence, Partition, ScheduleDefinition, ScheduleOwner,
+        ClaimRequest, DeadAction, Expiry, Filter, NewDue, NextOccurrence, Partition, ScheduleDefinition, ScheduleOwner,
         Selection, Sent, Suspects, memory::PartitionSettings, redis::Turn,
     },
     time::{Due, LAST_MILLIS, UnixMillis},
@@ -60,6 +60,10 @@ pub fn flow_key(route: &str) -> Option<FlowTemplate> {
 const IDS_PER_PARTITION: usize = 6;
 /// Far enough that nothing of it comes due while a test runs.
 pub const FAR: u64 = 3_600_000;
+/// Later than any message was accepted.
+pub fn never() -> UnixMillis {
+    UnixMillis::new(LAST_MILLIS).expect("below 2^53")
+}
 /// A time of expiry, in ms, behind the due times of most messages.
 const SOME_EXPIRY: u64 = 4_000_000_000_000;
 const SHORT_LEASE: Duration = Duration::from_millis(1);
@@ -89,8 +93,10 @@ pub enum Operation {
     Settle(Vec<(Pick, Ending)>),
     Transfer(Vec<Pick>),
     Cancel(Cancellation),
-    /// Without a due time: at once.
-    Reschedule(MessageId, Option<Due>),
+    /// With the group that it must have.
+    Reschedule(MessageId, NewDue, Option<String>),
+    /// The pending messages of a group after an id, and how many are looked at.
+    CancelGroup(String, Option<MessageId>, usize),
     /// Most, and whether only to count.
     Dead(DeadAction, Selection, u64, bool),
     /// Most, and whether only to count.
@@ -223,7 +229,10 @@ fn operation(ids: &[MessageId]) -> impl Strategy<Value = Operation> + use<> {
         2 => (id(), log_record(), any::<bool>(), any::<bool>()).prop_map(|(id, record, unseen, keep_dead)| {
             Operation::Cancel(Cancellation { id, record, unseen, keep_dead })
         }),
-        2 => (id(), option::weighted(0.7, due())).prop_map(|(id, due)| Operation::Reschedule(id, due)),
+        3 => (id(), new_due(), option::weighted(0.5, group()))
+            .prop_map(|(id, due, group)| Operation::Reschedule(id, due, group)),
+        2 => (group(), option::weighted(0.3, id()), 1..4_usize)
+            .prop_map(|(group, after, most)| Operation::CancelGroup(group, after, most)),
         3 => (action(), selection(ids.to_vec()), 1..5_u64, any::<bool>())
             .prop_map(|(action, selection, limit, dry)| Operation::Dead(action, selection, limit, dry)),
         1 => (some_ids(), 1..5_u64, any::<bool>())
@@ -277,14 +286,16 @@ fn selection(ids: Vec<MessageId>) -> impl Strategy<Value = Selection> {
     let time = || option::of(select(vec![0, 1_000_000_000_000, 9_000_000_000_000]));
     let at = |time: Option<u64>| time.map(|time| UnixMillis::new(time).expect("below 2^53"));
     let flow = option::weighted(0.3, select(vec!["", "a", "a:b"]).prop_map(str::to_owned));
-    let filter = (reason, contains, time(), time(), any::<bool>(), flow).prop_map(
-        move |(reason, contains, since, until, retried, flow)| Filter {
+    let group = option::weighted(0.3, group());
+    let filter = (reason, contains, time(), time(), any::<bool>(), flow, group).prop_map(
+        move |(reason, contains, since, until, retried, flow, group)| Filter {
             reason,
             contains,
             since: at(since),
             until: at(until),
             retried,
             flow,
+            group,
         },
     );
     prop_oneof![
@@ -319,15 +330,31 @@ fn message(ids: Vec<MessageId>) -> impl Strategy<Value = NewMessage> {
     let key = option::of("[a-zé\"\\\\\t]{0,5}");
     let expires_at = option::weighted(0.3, select(vec![LAST_MILLIS, SOME_EXPIRY]));
     let flow = option::weighted(0.7, select(vec!["a", "a:b"]).prop_map(str::to_owned));
-    (select(ids), due(), vec(any::<u8>(), 0..40), (key, flow), expires_at, conflict, log_record()).prop_map(
-        |(id, due, payload, (key, flow), expires_at, on_conflict, record)| {
+    let names = (key, flow, option::weighted(0.6, group()));
+    let debounce = option::weighted(0.4, select(vec![1, 3, FAR]));
+    (select(ids), due(), vec(any::<u8>(), 0..40), names, expires_at, (conflict, debounce), log_record()).prop_map(
+        |(id, due, payload, (key, flow, group), expires_at, (on_conflict, debounce), record)| {
             // Producers are refused a message that expires before it is due.
             let is_far = matches!(due, Due::At(at) if at.get() > SOME_EXPIRY);
             let expires_at = expires_at.filter(|at| !is_far || *at == LAST_MILLIS);
-            let metadata = Metadata { key, flow, expires_at, ..Metadata::default() };
-            NewMessage { id, due, payload: payload.into(), metadata, on_conflict, record }
+            let metadata = Metadata { key, flow, group, expires_at, ..Metadata::default() };
+            let debounce = debounce.filter(|_| on_conflict == OnConflict::Replace);
+            NewMessage { id, due, payload: payload.into(), metadata, on_conflict, debounce, record }
         },
     )
+}
+
+/// Few groups, one the beginning of another.
+fn group() -> impl Strategy<Value = String> {
+    select(vec!["g", "g:1"]).prop_map(str::to_owned)
+}
+
+fn new_due() -> impl Strategy<Value = NewDue> {
+    prop_oneof![
+        3 => Just(NewDue::Now),
+        6 => due().prop_map(NewDue::At),
+        2 => select(vec![-100_000_000_002, -1, 0, 2, 3_600_000]).prop_map(NewDue::By),
+    ]
 }
 
 /// Few, so that they are read again and again, behind and ahead of each other, from a log that was made anew.

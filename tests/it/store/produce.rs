@@ -53,6 +53,7 @@ async fn the_script_and_the_api_store_the_same_message_alike() {
                     payload: payload.to_vec().into(),
                     metadata: metadata.clone(),
                     on_conflict: OnConflict::Keep,
+                    debounce: None,
                     record: None,
                 };
                 assert_eq!(metadata.validate(), Ok(()));

@@ -62,6 +62,7 @@ pub async fn read(connection: &mut MultiplexedConnection, partition: &Partition)
         paused,
         bytes: bytes.unwrap_or(0),
         flow: flows(connection, partition).await,
+        groups: groups(connection, partition).await,
         schedules: schedules(connection, partition).await,
     }
 }
@@ -88,6 +89,22 @@ async fn flows(connection: &mut MultiplexedConnection, partition: &Partition) ->
         slots: slots.into_iter().collect(),
         rules,
     }
+}
+
+/// Checks that `grouped` has just the members of `groups`.
+async fn groups(connection: &mut MultiplexedConnection, partition: &Partition) -> Hash<String> {
+    let mut pipe = redis::pipe();
+    pipe.hgetall(key(partition, "groups"))
+        .cmd("ZRANGE")
+        .arg(key(partition, "grouped"))
+        .arg(0)
+        .arg(-1)
+        .arg("WITHSCORES");
+    let (groups, grouped): (Hash<String>, Set) = pipe.query_async(connection).await.expect("our keys hold our types");
+    let mut expected: Set = groups.iter().map(|(id, group)| (format!("{group}\0{id}"), 0.0)).collect();
+    expected.sort_by(|one, other| one.0.cmp(&other.0));
+    assert_eq!(grouped, expected, "members of groups in {partition}");
+    groups
 }
 
 async fn schedules(connection: &mut MultiplexedConnection, partition: &Partition) -> BTreeMap<String, MemorySchedule> {
@@ -167,6 +184,10 @@ pub async fn write(rows: &MemoryPartition, connection: &mut MultiplexedConnectio
         for (field, value) in fields {
             pipe.hset(key(partition, hash), field, value).ignore();
         }
+    }
+    for (id, group) in &rows.groups {
+        pipe.hset(key(partition, "groups"), id, group).ignore();
+        pipe.zadd(key(partition, "grouped"), format!("{group}\0{id}"), 0).ignore();
     }
     for (set, members) in [("waiting", &rows.flow.waiting), ("flights", &rows.flow.flights)] {
         for member in members {

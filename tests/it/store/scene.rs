@@ -10,7 +10,8 @@ use punctual::{
     message::{Cancellation, DeadLimits, DeadReason, LogRecord, Metadata, NewMessage, OnConflict, Remember, State},
     store::{
         ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Death, Expiry, FieldChange, Filter, FlowChange,
-        Lease, PARKED, Partition, Selection, Sent, Settlement, Store, StoreError, Suspects, Token, Transfer,
+        Lease, NewDue, PARKED, Partition, Rescheduled, Selection, Sent, Settlement, Store, StoreError, Suspects, Token,
+        Transfer,
         redis::{Outgoing, RedisStore, RegistrationError, Turn},
     },
     time::{Due, UnixMillis},
@@ -19,7 +20,7 @@ use punctual::{
 pub use super::scenes::{SCENES, split};
 use super::{
     bench::{Bench, MAX_PAYLOAD, id, later},
-    content::{FAR_AHEAD, HELD_UNTIL, HOLDER, LATE, LONG_AGO, rows, rows_with_flows},
+    content::{FAR_AHEAD, GROUP, HELD_UNTIL, HOLDER, LATE, LONG_AGO, rows, rows_with_flows, rows_with_groups},
     external,
     operation::{FAR, remember},
     rows::{PREFIX, key, write},
@@ -61,7 +62,7 @@ impl Bench {
             let (limits, shares) = match route {
                 "three" => (r#","limits":{"messages":13,"bytes":330}"#, " 4 110 0"),
                 "off" => (r#","limits":{"delay":3600001}"#, " 0 0 3600001"),
-                ROUTE if !kind.is_empty() => ("", " flow"),
+                ROUTE if ["flows", "ordered"].contains(&kind) => ("", " flow"),
                 _ => ("", ""),
             };
             let text =
@@ -90,8 +91,14 @@ impl Bench {
         let mut rows = match (scene, kind) {
             ("unpark", _) => rows_with_flows(false),
             (_, "") => rows(),
+            (_, "groups") => rows_with_groups(),
             _ => rows_with_flows(kind == "ordered"),
         };
+        if scene == "cancel a group" && kind == "flows" {
+            for id in ["parked", "parked-too", "failed", "held"] {
+                rows.groups.insert(id.to_owned(), GROUP.to_owned());
+            }
+        }
         if scene == "tidy flights" {
             rows.flow.flights.insert("a\0long-gone".to_owned());
         }
@@ -130,7 +137,7 @@ impl Bench {
     pub async fn act(&mut self, scene: &str) -> Result<(), StoreError> {
         let (scene, kind) = split(scene);
         let (store, partition) = (self.of_kind(kind), partition());
-        let waiting = if kind.is_empty() { "failed" } else { "parked" };
+        let waiting = if ["flows", "ordered"].contains(&kind) { "parked" } else { "failed" };
         match scene {
             "ack" => drop(store.settle(&partition, &all(leases(), &ends()[0])).await?),
             "retry" => drop(store.settle(&partition, &all(leases(), &ends()[1])).await?),
@@ -177,7 +184,7 @@ impl Bench {
             "cancel unseen" => drop(store.cancel(&partition, &cancelled("ended")).await?),
             "bury new" => {
                 let named = ["fresh", "due", "other", "fresh", "dead", "ended"];
-                let batch = named.map(|id| (message(id, Due::NOW, false), "a broken header".to_owned()));
+                let batch = named.map(|id| (grouped(kind, message(id, Due::NOW, false)), "a broken header".to_owned()));
                 store.bury(&partition, Death::INVALID, &batch).await?;
             }
             "due" => drop(store.external_due(&external::place(scene)).await?),
@@ -214,8 +221,11 @@ impl Bench {
             "purge all pending" => drop(store.purge_pending(&partition, None, 3, false).await?),
             "purge some pending" => {
                 let named = ["failed", "unknown", "held", "dead", "failed", "later", "due", "orphan"].map(id);
-                let named =
-                    if kind.is_empty() { named.to_vec() } else { vec![id("parked"), id("failed"), id("parked-too")] };
+                let named = if waiting == "failed" {
+                    named.to_vec()
+                } else {
+                    vec![id("parked"), id("failed"), id("parked-too")]
+                };
                 store.purge_pending(&partition, Some(&named), 3, false).await?;
             }
             "purge nothing" => drop(store.purge_pending(&partition, None, 3, true).await?),
@@ -227,10 +237,19 @@ impl Bench {
             "redrive some" => act_on_dead(&store, DeadAction::Redrive(Expiry::Drop), &some_dead(), false).await?,
             "redrive none" => act_on_dead(&store, DeadAction::Redrive(Expiry::Drop), &all_dead(), true).await?,
             "reschedule" => drop(store.reschedule(&partition, &id(waiting), Some(Due::After(0))).await?),
-            "schedule" => drop(store.schedule(&partition, &batch()).await?),
-            "produce" => return self.produced(message("fresh", Due::At(UnixMillis::default()), false)).await,
-            "produce in place of a pending one" => return self.produced(message(waiting, Due::NOW, true)).await,
-            "produce in place of a dead one" => return self.produced(message("dead", Due::NOW, true)).await,
+            "schedule" => {
+                let batch: Vec<_> = batch().into_iter().map(|message| grouped(kind, message)).collect();
+                store.schedule(&partition, &batch).await?;
+            }
+            "produce" => {
+                return self.produced(grouped(kind, message("fresh", Due::At(UnixMillis::default()), false))).await;
+            }
+            "produce in place of a pending one" => {
+                return self.produced(grouped(kind, message(waiting, Due::NOW, true))).await;
+            }
+            "produce in place of a dead one" => {
+                return self.produced(grouped(kind, message("dead", Due::NOW, true))).await;
+            }
             "move" | "begin to move" | "end the move" => self.change_partitions(scene).await?,
             "rights" => self.store.check_rights().await.expect("all rights"),
             "registered" => assert!(self.store.is_registered().await?),
@@ -317,6 +336,13 @@ async fn steer(store: &RedisStore, scene: &str) -> Result<(), StoreError> {
             assert!(store.change_flow(&partition, "b", change).await?);
         }
         "pause a flow" => assert!(store.pause_flow(&partition, "b", "ops", "why").await?),
+        "look at a group" => drop(store.messages_of_group(&partition, GROUP, None, 10, u64::MAX).await?),
+        "cancel a group" => drop(store.cancel_group(&partition, GROUP, None, 10).await?),
+        "move a message of a group" => {
+            let only = (GROUP, super::operation::never());
+            let moved = store.reschedule_if(&partition, &id("failed"), NewDue::By(7), Some(only)).await?;
+            assert!(matches!(moved, Rescheduled::Done(_)), "{moved:?}");
+        }
         "tidy flights" | "tidy parked" => drop(store.tidy(&partition).await?),
         "unpark" => drop(store.unpark(&partition).await?),
         other => panic!("no scene `{other}`"),
@@ -406,6 +432,7 @@ fn message(text: &str, due: Due, replace: bool) -> NewMessage {
         payload: Bytes::from_static(b"new"),
         metadata: Metadata::default(),
         on_conflict: if replace { OnConflict::Replace } else { OnConflict::Keep },
+        debounce: None,
         record: None,
     }
 }
@@ -420,6 +447,14 @@ fn cancelled(text: &str) -> Cancellation {
 
 fn read_from(offset: u64, message: NewMessage) -> NewMessage {
     NewMessage { record: Some(record(offset)), ..message }
+}
+
+/// In scenes about groups, a message of one: whose id has an odd length keeps none.
+fn grouped(kind: &str, mut message: NewMessage) -> NewMessage {
+    if kind == "groups" && message.id.as_str().len().is_multiple_of(2) {
+        message.metadata.group = Some("new".to_owned());
+    }
+    message
 }
 
 fn batch() -> Vec<NewMessage> {

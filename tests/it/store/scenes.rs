@@ -1,7 +1,7 @@
 //! The names of the scenes.
 
 /// Scene, and the script that it is about.
-pub const SCENES: [(&str, &str); 117] = [
+pub const SCENES: [(&str, &str); 141] = [
     ("ack", "settle"),
     ("bury", "settle"),
     ("cancel pending", "cancel"),
@@ -119,9 +119,33 @@ pub const SCENES: [(&str, &str); 117] = [
     ("delete a schedule, flows", "define"),
     ("end occurrences, flows", "settle"),
     ("transfer an occurrence, ordered", "transfer"),
+    ("ack, groups", "settle"),
+    ("settle in every way, groups", "settle"),
+    ("transfer, groups", "transfer"),
+    ("cancel pending, groups", "cancel"),
+    ("cancel dead, groups", "cancel"),
+    ("claim, groups", "claim"),
+    ("recover, groups", "recover"),
+    ("bury new, groups", "bury"),
+    ("evict, groups", "evict"),
+    ("list, groups", "list"),
+    ("move, groups", "move"),
+    ("end the move, groups", "repartition"),
+    ("produce, groups", "produce"),
+    ("produce in place of a pending one, groups", "produce"),
+    ("produce in place of a dead one, groups", "produce"),
+    ("purge all, groups", "purge"),
+    ("purge all pending, groups", "purge_pending"),
+    ("purge some pending, groups", "purge_pending"),
+    ("redrive all, groups", "redrive"),
+    ("schedule, groups", "schedule"),
+    ("look at a group, groups", "group"),
+    ("cancel a group, groups", "purge_pending"),
+    ("cancel a group, flows", "purge_pending"),
+    ("move a message of a group, groups", "reschedule"),
 ];
 
-/// What a scene does, and on which kind of route: "flows", "ordered" or nothing.
+/// What a scene does, and on which kind of route: "flows", "ordered", "groups" or nothing.
 pub fn split(scene: &str) -> (&str, &str) {
     scene.split_once(", ").unwrap_or((scene, ""))
 }

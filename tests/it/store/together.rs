@@ -129,6 +129,7 @@ async fn schedule(store: &RedisStore, payload: &[u8]) {
             payload: Bytes::from(payload.to_owned()),
             metadata: Metadata::default(),
             on_conflict: OnConflict::default(),
+            debounce: None,
             record: None,
         };
         store.schedule(&partition(number), &[message]).await.expect("the server answers");

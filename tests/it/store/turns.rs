@@ -70,6 +70,7 @@ fn messages(name: &str) -> Vec<NewMessage> {
         payload: "payload".into(),
         metadata: Metadata::default(),
         on_conflict: OnConflict::Keep,
+        debounce: None,
         record: None,
     };
     (0..MESSAGES).map(message).collect()

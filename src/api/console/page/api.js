@@ -85,6 +85,7 @@ export const post = (path, body) => call("POST", path, { body });
 const part = encodeURIComponent;
 export const ofRoute = (route, rest = "") => `routes/${part(route)}${rest}`;
 export const ofFlow = (route, key, rest = "") => ofRoute(route, `/flows/${part(key || "@")}${rest}`);
+export const ofGroup = (route, group) => ofRoute(route, `/groups/${part(group)}`);
 export const flowName = (key) => key || "without a key";
 export const ofSchedule = (name, rest = "") => `schedules/${part(name)}${rest}`;
 export const ofMessage = (route, id, rest = "") => ofRoute(route, `/messages/${part(id)}${rest}`);

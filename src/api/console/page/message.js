@@ -94,6 +94,7 @@ function Details({ message }) {
       <${Fact} name="Content type"><${Text}>${message.content_type ?? "none"}</${Text}></${Fact}>
       <${Fact} name="Key"><${Text}>${message.key ?? (message.key_base64 === undefined ? "none" : `${message.key_base64} (base64)`)}</${Text}></${Fact}>
       ${message.flow !== undefined && html`<${Fact} name="Flow"><${Text}>${flowName(message.flow)}</${Text}></${Fact}>`}
+      ${message.group && html`<${Fact} name="Group"><a href=${link("messages", { route: message.route, group: message.group })}>${message.group}</a></${Fact}>`}
       <${Fact} name="Headers">${headers.length ? html`<${Rows} rows=${headers} />` : "none"}</${Fact}>
       ${message.properties && html`<${Fact} name="Properties"><${Values} values=${message.properties} /></${Fact}>`}
     </dl></section>`;

@@ -1,6 +1,6 @@
 // The view of a route's messages: a table by state, page by page.
 
-import { get, ofRoute, usePoll } from "./api.js";
+import { get, ofGroup, ofRoute, usePoll } from "./api.js";
 import { count, instant, local, Time } from "./format.js";
 import { Badge, Empty, link, Loading, messagePath, RoutePicker, Text, Trouble, usable } from "./parts.js";
 import { html, useEffect, useRef, useState } from "./preact.js";
@@ -22,25 +22,31 @@ export function Messages({ overview, query }) {
   const route = query.route ?? names[0];
   const state = query.state ?? "pending";
   const of = { route, state };
-  const { since, until, contains, cursor } = query;
+  const { since, until, contains, group, cursor } = query;
+  const page = { cursor, limit: PAGE, payload: false };
+  // A group has messages in every state.
   const { data, problem } = usePoll(
-    (signal) => (route ? get(ofRoute(route, "/messages"), { state, since, until, contains, cursor, limit: PAGE, payload: false }, signal) : null),
-    [route, state, since, until, contains, cursor],
+    (signal) => (!route ? null
+      : group ? get(ofGroup(route, group), page, signal)
+      : get(ofRoute(route, "/messages"), { state, since, until, contains, ...page }, signal)),
+    [route, state, since, until, contains, group, cursor],
   );
   const stats = overview.routes?.find((one) => one.route === route);
-  const isFiltered = since || until || contains;
+  const isFiltered = since || until || contains || group;
   if (!route) return html`<h1>Messages</h1><${Empty}>No route is configured, or Redis does not reply.</${Empty}>`;
   return html`
     <h1>Messages</h1>
     <div class="controls">
       <${RoutePicker} routes=${names} value=${route} onPick=${(name) => go({ route: name, state })} />
-      <${States} route=${route} stats=${stats} state=${state} />
+      <${States} route=${route} stats=${stats} state=${group ? "group" : state} />
+      <${Field} name="group" label="Open a group" value=${group} most="128" onEnter=${(name) => go(name ? { route, group: name } : of)} />
       <${Field} name="id" label="Open an id" most="128" onEnter=${(id) => id && (location.hash = `#/${messagePath(route, id)}`)} />
       <${Filter} key=${JSON.stringify(of)} value=${contains} onFilter=${(text) => location.replace(link("messages", { ...of, since, until, contains: text }))} />
     </div>
     ${stats?.paused && html`<p class="pause"><${Badge} kind="warn">paused</${Badge}>${stats.note && html` <${Text}>${stats.note}</${Text}>`}</p>`}
     ${(since || until) && html`
       <p class="filters">Due ${since && `from ${local(instant(since))}`} ${until && `before ${local(instant(until))}`} <a href=${link("messages", of)}>Show all</a></p>`}
+    ${group && html`<p class="filters">Group <${Text}>${group}</${Text}>: pending, in flight and dead. <a href=${link("messages", of)}>Show all</a></p>`}
     <${Trouble} problem=${problem} />
     ${!data && !problem && html`<${Loading} />`}
     ${data && !data.messages.length && html`

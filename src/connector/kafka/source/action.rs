@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    content::{FLOW, flow, metadata},
+    content::{FLOW, GROUP, flow, group, metadata},
     record::ConsumedRecord,
     schedule,
     timing::{self, TIMING},
@@ -19,7 +19,7 @@ use crate::{
 const MAX_STORED_BYTES: usize = 16 * 1024 * 1024;
 
 /// The headers that are dropped from a message.
-const CONSUMED: [&str; 4] = [TIMING[0], TIMING[1], TIMING[2], FLOW];
+const CONSUMED: [&str; 5] = [TIMING[0], TIMING[1], TIMING[2], FLOW, GROUP];
 
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly all records are taken")]
@@ -59,7 +59,9 @@ pub fn action(record: ConsumedRecord, tombstones: Tombstones, max_overdue: Optio
             (id, due, metadata)
         })
     };
-    let parsed = parsed.and_then(|(id, due, metadata)| Ok((id, due, Metadata { flow: flow(&record)?, ..metadata })));
+    let parsed = parsed.and_then(|(id, due, metadata)| {
+        Ok((id, due, Metadata { flow: flow(&record)?, group: group(&record)?, ..metadata }))
+    });
     let (id, due, metadata) = match parsed {
         Ok(parsed) => parsed,
         Err(error) => return invalid(record, error),
@@ -77,6 +79,7 @@ pub fn action(record: ConsumedRecord, tombstones: Tombstones, max_overdue: Optio
         payload,
         metadata,
         on_conflict,
+        debounce: None,
         record: log_record,
     }))
 }
@@ -94,9 +97,18 @@ fn tombstone(record: ConsumedRecord) -> RecordAction {
 
 fn invalid(record: ConsumedRecord, error: String) -> RecordAction {
     let (id, metadata) = id_and_metadata(&record, &[]);
-    let metadata = Metadata { flow: flow(&record).unwrap_or_default(), ..metadata };
+    let (flow, group) = (flow(&record).unwrap_or_default(), group(&record).unwrap_or_default());
+    let metadata = Metadata { flow, group, ..metadata };
     let payload = record.value.unwrap_or_default();
-    let message = NewMessage { id, due: Due::NOW, payload, metadata, on_conflict: OnConflict::Keep, record: None };
+    let message = NewMessage {
+        id,
+        due: Due::NOW,
+        payload,
+        metadata,
+        on_conflict: OnConflict::Keep,
+        debounce: None,
+        record: None,
+    };
     RecordAction::Take(SourceEntry::Invalid(message, error))
 }
 
@@ -201,17 +213,20 @@ mod tests {
     fn the_flow_of_a_record_is_not_one_of_its_headers_and_does_not_make_a_tombstone_a_message() {
         let schedule = [("scheduler-epoch", &b"1700000009"[..]), ("scheduler-target-topic", b"x")];
         for headers in [&[("punctual-delay", &b"1s"[..])][..], &[], &schedule] {
-            let headers = [headers, &[("punctual-flow", &b"tenant-7"[..]), ("X", b"v")]].concat();
+            let own = [("punctual-flow", &b"tenant-7"[..]), ("punctual-group", b"order:7"), ("X", b"v")];
+            let headers = [headers, &own].concat();
             let taken = action(record(&headers), Tombstones::Cancel, None, NOW);
             let RecordAction::Take(SourceEntry::Schedule(message)) = taken else { panic!("{taken:?}") };
             assert_eq!(message.metadata.flow.as_deref(), Some("tenant-7"));
-            assert!(message.metadata.headers.iter().all(|header| header.name != "punctual-flow"));
+            assert_eq!(message.metadata.group.as_deref(), Some("order:7"));
+            assert!(message.metadata.headers.iter().all(|header| header.name == "X"));
             assert_eq!(&message.metadata.headers["X"], "v");
         }
-        let broken =
-            action(record(&[("punctual-delay", b"?"), ("punctual-flow", b"a")]), Tombstones::Cancel, None, NOW);
+        let headers = [("punctual-delay", &b"?"[..]), ("punctual-flow", b"a"), ("punctual-group", b"g")];
+        let broken = action(record(&headers), Tombstones::Cancel, None, NOW);
         let RecordAction::Take(SourceEntry::Invalid(message, _)) = broken else { panic!("{broken:?}") };
-        assert_eq!(message.metadata.flow.as_deref(), Some("a"), "a redrive keeps it");
+        let Metadata { flow, group, .. } = message.metadata;
+        assert_eq!((flow.as_deref(), group.as_deref()), (Some("a"), Some("g")), "a redrive keeps them");
         let tombstone = ConsumedRecord { value: None, ..record(&[("punctual-flow", b"a")]) };
         let cancelled = action(tombstone, Tombstones::Cancel, None, NOW);
         assert!(matches!(cancelled, RecordAction::Take(SourceEntry::Cancel(_))), "{cancelled:?}");

@@ -4,7 +4,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 
 use super::record::ConsumedRecord;
 use crate::{
-    message::{Headers, Metadata, Origin, TypedValue, check_flow, check_text, folded_header},
+    message::{Headers, Metadata, Origin, TypedValue, check_flow, check_group, check_text, folded_header},
     sink::headers,
 };
 
@@ -14,13 +14,32 @@ const CONTENT_TYPE: &str = "content-type";
 /// The header with the key of the message's flow. It is dropped from the message.
 pub const FLOW: &str = "punctual-flow";
 
+/// The header with the message's group. It is dropped from the message.
+pub const GROUP: &str = "punctual-group";
+
 /// The key of the message's flow. An empty one is absent.
 ///
 /// # Errors
 /// The header, and what is wrong with it.
 pub fn flow(record: &ConsumedRecord) -> Result<Option<String>, String> {
-    let Some(text) = record.only(FLOW)?.filter(|text| !text.is_empty()) else { return Ok(None) };
-    check_flow(text).map(|()| Some(text.to_owned())).map_err(|error| format!("{FLOW}: {error}"))
+    checked(record, FLOW, check_flow)
+}
+
+/// The message's group. An empty one is absent.
+///
+/// # Errors
+/// Those of `flow`.
+pub fn group(record: &ConsumedRecord) -> Result<Option<String>, String> {
+    checked(record, GROUP, check_group)
+}
+
+fn checked(
+    record: &ConsumedRecord,
+    header: &str,
+    check: impl Fn(&str) -> Result<(), String>,
+) -> Result<Option<String>, String> {
+    let Some(text) = record.only(header)?.filter(|text| !text.is_empty()) else { return Ok(None) };
+    check(text).map(|()| Some(text.to_owned())).map_err(|error| format!("{header}: {error}"))
 }
 
 /// Headers stay in their order. A key that is not text goes to the `Origin`, which only a Kafka sink restores.

@@ -8,7 +8,7 @@
 //! | properties with control characters; `message_id`, `timestamp`, `cluster_id` | the origin |
 //! | exchange | the origin |
 //! | `x-delay`, `x-deliver-at`, `x-opt-delivery-delay`, `x-opt-delivery-time` | the due time |
-//! | `x-flow` | the flow |
+//! | `x-flow`, `x-group` | the flow and the group |
 //! | `user_id`, `expiration`, CC, BCC, counters of the broker, and headers that a sink sets | dropped |
 
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -24,7 +24,7 @@ use crate::{
     connector::rabbitmq::{self, IdFrom},
     message::{
         HeaderValue, Headers, MessageId, Metadata, NewMessage, OnConflict, Origin, Properties, TypedValue, check_flow,
-        check_text, digest,
+        check_group, check_text, digest,
     },
     retry::Backoff,
     sink::headers,
@@ -34,10 +34,12 @@ use crate::{
 
 /// Headers that are dropped. CC and BCC would route the message to its source queues again. A counter of deliveries would
 /// change the content of a redelivered message.
-const DROPPED: [&str; 5] = ["BCC", "CC", "x-acquired-count", DELIVERY_COUNT, FLOW];
+const DROPPED: [&str; 6] = ["BCC", "CC", "x-acquired-count", DELIVERY_COUNT, FLOW, GROUP];
 
 /// Text, or an integer: the key of the message's flow.
 const FLOW: &str = "x-flow";
+/// Text, or an integer: the message's group.
+const GROUP: &str = "x-group";
 
 /// How often the message was returned to a quorum queue.
 const DELIVERY_COUNT: &str = "x-delivery-count";
@@ -61,9 +63,11 @@ impl MessageReader {
         });
         let rounds = rounds.unwrap_or(0);
         let (id, mut origin) = self.id(&delivery.properties, headers, rounds, unreadable.as_deref());
-        let flow = flow(headers);
-        let mut problem = unreadable.or_else(|| due.as_ref().err().or(flow.as_ref().err()).cloned());
-        let mut metadata = Metadata { flow: flow.unwrap_or_default(), ..Metadata::default() };
+        let (flow, group) = (name(headers, FLOW, check_flow), name(headers, GROUP, check_group));
+        let errors = [due.as_ref().err(), flow.as_ref().err(), group.as_ref().err()];
+        let mut problem = unreadable.or_else(|| errors.into_iter().flatten().next().cloned());
+        let (flow, group) = (flow.unwrap_or_default(), group.unwrap_or_default());
+        let mut metadata = Metadata { flow, group, ..Metadata::default() };
         let mut given = Vec::new();
         for (name, value) in headers.inner() {
             match rabbitmq::to_typed(value) {
@@ -89,7 +93,7 @@ impl MessageReader {
         metadata.origin = origin.or_none();
         let due = due.unwrap_or(Due::NOW);
         let (payload, on_conflict) = (delivery.data.into(), OnConflict::Keep);
-        let message = NewMessage { id, due, payload, metadata, on_conflict, record: None };
+        let message = NewMessage { id, due, payload, metadata, on_conflict, debounce: None, record: None };
         match problem {
             None => SourceEntry::Schedule(message),
             Some(problem) => SourceEntry::Invalid(message, problem),
@@ -140,14 +144,19 @@ impl MessageReader {
 ///
 /// # Errors
 /// The header, and what is wrong with it.
-fn flow(headers: &FieldTable) -> Result<Option<String>, String> {
-    let Some(value) = headers.inner().get(FLOW) else { return Ok(None) };
+/// The text of a header that names something, or an integer; `None` for an absent or empty one.
+fn name(
+    headers: &FieldTable,
+    header: &str,
+    check: impl Fn(&str) -> Result<(), String>,
+) -> Result<Option<String>, String> {
+    let Some(value) = headers.inner().get(header) else { return Ok(None) };
     let text = match due::integer(value) {
         Some(number) => Ok(number.to_string()),
         None => due::text(value).map(str::to_owned),
     };
-    text.and_then(|text| if text.is_empty() { Ok(None) } else { check_flow(&text).map(|()| Some(text)) })
-        .map_err(|error| format!("{FLOW}: {error}"))
+    text.and_then(|text| if text.is_empty() { Ok(None) } else { check(&text).map(|()| Some(text)) })
+        .map_err(|error| format!("{header}: {error}"))
 }
 
 /// How often the message was returned to a quorum queue; 0 for other queues.
@@ -325,8 +334,11 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_is_text_or_an_integer_and_not_one_of_the_headers() {
-        let with = |value| read(IdFrom::Ulid, false, "k", headers(&[("x-flow", value), ("X", string("v"))]));
+    fn a_flow_and_a_group_are_text_or_an_integer_and_not_among_the_headers() {
+        let with = |value: AMQPValue| {
+            let all = [("x-flow", value.clone()), ("x-group", value), ("X", string("v"))];
+            read(IdFrom::Ulid, false, "k", headers(&all))
+        };
         for (value, flow) in [
             (string("tenant:7"), Some("tenant:7")),
             (AMQPValue::ByteArray(b"a".to_vec().into()), Some("a")),
@@ -334,7 +346,7 @@ mod tests {
             (string(""), None),
         ] {
             let metadata = scheduled(with(value)).metadata;
-            assert_eq!(metadata.flow.as_deref(), flow);
+            assert_eq!((metadata.flow.as_deref(), metadata.group.as_deref()), (flow, flow));
             assert_eq!(metadata.headers.iter().map(|header| &*header.name).collect::<Vec<_>>(), ["X"]);
         }
         for (value, text) in [

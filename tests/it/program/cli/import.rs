@@ -74,7 +74,7 @@ async fn an_export_restores_the_same_messages() {
         r#"{"id":"bare","payload_base64":"dGV4dA=="}"#,
         r#"{"id":"bytes","payload_base64":"AP8=","deliver_at":1600000000000}"#,
         r#"{"id":"empty","payload":""}"#,
-        r#"{"id":"json","payload":{"a":1.10},"headers":{"X-A":"b"},"key":"k","flow":"tenant:7","max_attempts":3}"#,
+        r#"{"id":"json","payload":{"a":1.10},"headers":{"X-A":"b"},"key":"k","flow":"tenant:7","group":"order:7","max_attempts":3}"#,
         r#"{"id":"own","payload":"é","content_type":"text/csv","expires_at":4102444800000,"properties":{"correlation_id":"c","priority":4}}"#,
     ];
     assert_eq!(scene.run_with_input(&["import", "web"], messages.join("\n").as_bytes()).await.out, "5 scheduled\n");
@@ -84,6 +84,7 @@ async fn an_export_restores_the_same_messages() {
     .await;
     let exported = scene.done(&["dead", "export", "web"]).await;
     assert_eq!(exported.matches(r#""flow":"tenant:7""#).count(), 1, "{exported}");
+    assert_eq!(exported.matches(r#""group":"order:7""#).count(), 1, "{exported}");
     let import = async || scene.run_with_input(&["import", "web"], exported.as_bytes()).await;
     let again = import().await;
     assert_eq!((again.code, &*again.out), (Some(0), "5 exists_dead\n"), "{again:?}");

@@ -76,13 +76,14 @@ async fn keys_and_headers_of_any_bytes_leave_unchanged_and_broken_ones_are_kept(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_flow_of_a_record_is_taken_from_its_header_and_not_passed_on() {
+async fn the_flow_and_the_group_of_a_record_are_taken_from_its_headers_and_not_passed_on() {
     let Some(broker) = kafka::shared().await else { return };
     let topic = kafka::topic_name();
     kafka::create_topic(&broker, &topic, 1, &[]).await;
     let with = |number, flow: &str| {
         let mut sent = delayed(number, "1h");
-        sent.headers.extend([("punctual-flow", flow.as_bytes().to_vec()), ("X-Kept", b"v".to_vec())]);
+        let own = [("punctual-flow", flow), ("punctual-group", "order:7"), ("X-Kept", "v")];
+        sent.headers.extend(own.map(|(name, value)| (name, value.as_bytes().to_vec())));
         sent
     };
     produce(&broker, &topic, [with(0, "tenant:7"), with(1, "a b")]).await;
@@ -98,6 +99,9 @@ async fn the_flow_of_a_record_is_taken_from_its_header_and_not_passed_on() {
     let message = |offset: u64| punctual.url(&format!("/v1/routes/jobs/messages/{topic}:0:{offset}"));
     let shown = answer(http::client().get(message(0))).await.json;
     assert_eq!((&shown["flow"], &shown["headers"]), (&json!("tenant:7"), &json!({ "X-Kept": "v" })));
+    let group = answer(http::client().get(punctual.url("/v1/routes/jobs/groups/order:7"))).await.json;
+    let states: Vec<_> = group["messages"].as_array().expect("messages").iter().map(|one| &one["state"]).collect();
+    assert_eq!(states, ["pending", "dead"], "{group}");
     let dead = answer(http::client().get(message(1))).await.json;
     assert!(
         dead["last_error"]
@@ -109,5 +113,6 @@ async fn the_flow_of_a_record_is_taken_from_its_header_and_not_passed_on() {
     assert_eq!(delivered.code, Some(0), "{delivered:?}");
     let (_, job): (String, String) = redis.connection().await.blpop("jobs", 20.0).await.expect("an element");
     let job: Value = serde_json::from_str(&job).expect("JSON");
-    assert_eq!((&job["flow"], &job["headers"]), (&json!("tenant:7"), &json!({ "X-Kept": "v" })));
+    assert_eq!((&job["flow"], &job["group"]), (&json!("tenant:7"), &json!("order:7")));
+    assert_eq!(job["headers"], json!({ "X-Kept": "v" }));
 }

@@ -198,21 +198,24 @@ async fn the_delays_of_amqp_1_0_producers_are_kept_and_not_passed_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_flow_of_a_message_is_taken_from_its_header_and_not_passed_on() {
+async fn the_flow_and_the_group_of_a_message_are_taken_from_its_headers_and_not_passed_on() {
     let server = RabbitMq::shared().await;
     declare(server, "flowing").await;
     let punctual = Punctual::start(&configuration(server, "flowing", "embedded", ", id_from: message_id")).await;
-    let waiting = [("x-flow", text("tenant:7")), ("x-delay", AMQPValue::LongInt(3_600_000)), ("X-Kept", text("v"))];
+    let delay = AMQPValue::LongInt(3_600_000);
+    let waiting =
+        [("x-flow", text("tenant:7")), ("x-group", text("order:7")), ("x-delay", delay), ("X-Kept", text("v"))];
     let message = (with_headers(&waiting, "m"), b"body".to_vec());
     super::publish(server, "flowing", vec![message]).await;
     until(&punctual, "/v1/routes/r", |route| route["pending"] == 1).await;
     let shown = super::get(&punctual, "/v1/routes/r/messages/m").await;
     assert_eq!((&shown["flow"], &shown["headers"]), (&"tenant:7".into(), &serde_json::json!({ "X-Kept": "v" })));
-    let delivered = punctual.command(&["deliver", "r", "m"]).await;
-    assert_eq!(delivered.code, Some(0), "{delivered:?}");
+    let delivered = punctual.command(&["group", "deliver", "r", "order:7"]).await;
+    assert_eq!((delivered.code, &*delivered.out), (Some(0), "moved 1 of group order:7 of r\n"), "{delivered:?}");
     let (_, got) = wait_for(server, "flowing", 1).await.remove(0);
     let headers = got.properties.headers().as_ref().expect("headers").inner();
-    assert!(headers.contains_key("X-Kept") && !headers.contains_key("x-flow"), "{headers:?}");
+    assert!(headers.contains_key("X-Kept"), "{headers:?}");
+    assert!(!headers.contains_key("x-flow") && !headers.contains_key("x-group"), "{headers:?}");
 }
 
 /// RabbitMQ answers a passive declare for any user before 4.3.
