@@ -18,6 +18,7 @@ pub use self::{
     properties::Properties,
     record::{Cancellation, LogRecord},
     recurring::{MAX_SCHEDULE_BYTES, OccurrenceMessage, Recurring, as_occurrence, occurrence_id},
+    trace::{TraceContext, TraceHeaders, TraceId},
     typed::{MAX_DEPTH, TypeFault, TypedValue, too_deep},
 };
 use crate::time::{Due, UnixMillis};
@@ -36,6 +37,7 @@ mod origin;
 mod properties;
 mod record;
 mod recurring;
+mod trace;
 mod typed;
 
 /// Maximum number of partitions of a route: each costs a task and one poll of Redis per `max_sleep`.

@@ -95,6 +95,7 @@ function Details({ message }) {
       <${Fact} name="Key"><${Text}>${message.key ?? (message.key_base64 === undefined ? "none" : `${message.key_base64} (base64)`)}</${Text}></${Fact}>
       ${message.flow !== undefined && html`<${Fact} name="Flow"><${Text}>${flowName(message.flow)}</${Text}></${Fact}>`}
       <${Fact} name="Headers">${headers.length ? html`<${Rows} rows=${headers} />` : "none"}</${Fact}>
+      ${message.trace_id && html`<${Fact} name="Trace"><${Text}>${message.trace_id}</${Text}></${Fact}>`}
       ${message.properties && html`<${Fact} name="Properties"><${Values} values=${message.properties} /></${Fact}>`}
     </dl></section>`;
 }
