@@ -20,7 +20,7 @@ pub struct Tally {
 pub struct Sample {
     pub id: String,
     pub error: String,
-    /// Of the message, if it has one.
+    /// The message's trace, if it has one.
     pub trace: Option<TraceId>,
 }
 

@@ -22,7 +22,7 @@ pub struct Held {
     pub suspects: Option<Arc<OwnedSemaphorePermit>>,
     /// Only of the message of a schedule.
     pub occurrence: Option<HeldOccurrence>,
-    /// Of the message, once it is decoded.
+    /// The message's trace, once the message is decoded.
     pub trace: Option<TraceId>,
 }
 

@@ -108,9 +108,9 @@ struct Begun {
     link: Option<TraceContext>,
     state: Option<String>,
     started: SystemTime,
-    /// Of the message, as consumers see it.
+    /// The message's id, as consumers see it.
     id: String,
-    /// Of the payload.
+    /// Size of the payload.
     bytes: usize,
 }
 

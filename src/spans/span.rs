@@ -17,9 +17,9 @@ pub struct Span {
     pub started: SystemTime,
     pub ended: SystemTime,
     pub route: Arc<str>,
-    /// Of the message, as consumers see it.
+    /// The message's id, as consumers see it.
     pub id: String,
-    /// Of the payload.
+    /// Size of the payload.
     pub bytes: usize,
     pub content: Content,
 }

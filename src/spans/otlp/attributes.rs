@@ -5,9 +5,9 @@ pub const SYSTEM: &str = "messaging.system";
 pub const DESTINATION: &str = "messaging.destination.name";
 pub const OPERATION: &str = "messaging.operation.name";
 pub const OPERATION_TYPE: &str = "messaging.operation.type";
-/// As consumers see it.
+/// The id that consumers see.
 pub const MESSAGE_ID: &str = "messaging.message.id";
-/// Of the payload.
+/// Size of the payload.
 pub const BODY_SIZE: &str = "messaging.message.body.size";
 /// The outcome of an attempt that was not confirmed.
 pub const ERROR_TYPE: &str = "error.type";

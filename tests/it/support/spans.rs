@@ -24,9 +24,9 @@ pub struct SeenSpan {
     pub links: Vec<(String, String)>,
     pub state: String,
     pub attributes: BTreeMap<String, String>,
-    /// Of the service.
+    /// Attributes of the service.
     pub resource: BTreeMap<String, String>,
-    /// Of the status; 2 is an error.
+    /// Code and text of the status; 2 is an error.
     pub status: (i32, String),
     pub millis: u64,
 }
