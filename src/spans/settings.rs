@@ -1,4 +1,4 @@
-//! What is exported, and where to.
+//! The settings of the export.
 
 use std::time::Duration;
 

@@ -419,7 +419,7 @@ mod tests {
     use std::{cell::Cell, collections::BTreeMap};
 
     use super::{super::SourceState, *};
-    use crate::message::Metadata;
+    use crate::message::{Metadata, TraceContext, TraceId};
     use crate::store::redis::{RedisStore, connection::Connection};
 
     #[test]
@@ -438,6 +438,25 @@ mod tests {
         };
         assert!(same(None, None, "k") && same(Some("f"), Some("f"), "k") && same(Some("f"), None, "k"));
         assert!(!same(Some("f"), Some("g"), "k") && !same(None, Some("f"), "k") && !same(Some("f"), None, "other"));
+    }
+
+    #[test]
+    fn a_message_that_got_the_context_of_a_span_is_the_same_when_it_is_read_again() {
+        let metadata = |span: u64, other: &str| {
+            let mut metadata = Metadata { headers: [("x".to_owned(), other.to_owned())].into(), ..Metadata::default() };
+            if span > 0 {
+                metadata.replace_trace(TraceContext { trace: TraceId(1), span, is_sampled: true }, None);
+            }
+            metadata
+        };
+        let same = |stored: Metadata, read: Metadata| {
+            let (id, payload, due) = (MessageId::parse("a").unwrap(), bytes::Bytes::new(), UnixMillis::default());
+            let stored = StoredMessage { due, accepted: due, metadata: stored, payload: payload.clone() };
+            let (due, on_conflict) = (Due::NOW, OnConflict::Keep);
+            is_same(&stored, &NewMessage { id, due, payload, metadata: read, on_conflict, record: None })
+        };
+        assert!(same(metadata(1, "1"), metadata(0, "1")) && same(metadata(2, "1"), metadata(1, "1")));
+        assert!(!same(metadata(1, "1"), metadata(0, "2")));
     }
 
     #[tokio::test(start_paused = true)]
