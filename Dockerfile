@@ -20,7 +20,7 @@ COPY src src
 COPY migrate migrate
 COPY lua lua
 COPY config config
-RUN cargo build --locked --profile dist --bin punctual
+RUN cargo build --locked --profile dist --bin punctual --features otlp
 
 FROM debian:bookworm-slim
 RUN apt-get update \

@@ -48,6 +48,8 @@ pub mod scheduler;
 #[doc(hidden)]
 pub mod secret;
 #[doc(hidden)]
+pub mod spans;
+#[doc(hidden)]
 pub mod store;
 #[doc(hidden)]
 pub mod time;

@@ -206,12 +206,12 @@ if component fmt rustfmt; then
 else
     skip fmt "rustfmt is not installed, and rustup cannot add it"
 fi
-# A program without some connectors, and so without their libraries: each alone, and none.
+# A program without some connectors or spans, and so without their libraries: each alone, and none.
 features() {
     local feature connectors failed=0
     connectors=$(sed -n 's/^default = \[\(.*\)\]$/\1/p' Cargo.toml | tr -d '",')
     [ -n "$connectors" ] || { echo "Cargo.toml has no line of default features" >&2; return 1; }
-    for feature in $connectors ""; do
+    for feature in $connectors otlp ""; do
         cargo clippy --locked --lib --bins --no-default-features --features "$feature" -- -D warnings || failed=1
     done
     return "$failed"

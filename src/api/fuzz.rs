@@ -55,8 +55,12 @@ const TARGET: FuzzTarget = FuzzTarget {
 };
 
 fn run(body: &[u8]) -> String {
-    let rules =
-        Rules { max_payload: MAX_PAYLOAD, idempotency_key: None, new_id: &|| MessageId::parse("made").expect("an id") };
+    let rules = Rules {
+        max_payload: MAX_PAYLOAD,
+        idempotency_key: None,
+        trace: None,
+        new_id: &|| MessageId::parse("made").expect("an id"),
+    };
     let parsed = parse(body, &rules);
     let due = checked(parse_due(body).map(|due| format!("{due:?}")));
     let ids = checked(

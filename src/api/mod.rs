@@ -46,6 +46,7 @@ mod spare;
 mod state;
 mod statuses;
 mod strict;
+mod trace;
 
 use std::sync::Arc;
 
@@ -66,7 +67,6 @@ pub use self::{
     metrics_page::MetricsPage,
     post::{MAX_JSON_BYTES, VIA},
     problem::TYPE as PROBLEM_TYPE,
-    scheduled::status as schedule_status,
     server::serve,
     state::Api,
     statuses::{BreakerState, DownDomain, Failing, FailingSinks, SinkStatus, SinkStatuses, SourceStatuses, Statuses},

@@ -15,6 +15,7 @@ use super::{
     problem::{FieldError, Problem},
     scheduled,
     state::Api,
+    trace,
 };
 use crate::message::{MessageId, NewMessage};
 
@@ -32,8 +33,9 @@ pub async fn messages(
 ) -> Result<Response, Problem> {
     let idempotency_key = idempotency_key(request.headers())
         .map_err(|error| Problem::bad_request(format!("`Idempotency-Key` {error}")))?;
+    let trace = trace::of_request(request.headers());
     let body = body::read(&api.body_memory, request, MAX_JSON_BYTES).await?;
-    let rules = Rules { max_payload: api.max_payload, idempotency_key, new_id: &*api.new_id };
+    let rules = Rules { max_payload: api.max_payload, idempotency_key, trace, new_id: &*api.new_id };
     let (is_one, messages) = match message_body::parse(&body.bytes, &rules)? {
         Batch::One(message) => (true, vec![*message]),
         Batch::Many(messages) => (false, messages),

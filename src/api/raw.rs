@@ -21,6 +21,7 @@ use super::{
     problem::{FieldError, Problem},
     scheduled,
     state::Api,
+    trace,
 };
 use crate::{
     message::{MessageId, Metadata, NewMessage, OnConflict},
@@ -142,7 +143,7 @@ impl RawQuery {
         let content_type = headers.get(header::CONTENT_TYPE).filter(|value| !value.is_empty());
         let expires_at = self.expires_at.as_deref().and_then(|at| mistakes.read("expires_at", in_query(at)));
         let max_attempts = self.max_attempts.as_deref().map(str::parse);
-        let metadata = Metadata {
+        let mut metadata = Metadata {
             headers: forwarded(headers, mistakes).into(),
             key: self.key.clone().filter(|key| !key.is_empty()),
             flow: self.flow.clone().filter(|flow| !flow.is_empty()),
@@ -154,6 +155,7 @@ impl RawQuery {
             recurring: None,
             expires_at: expires_at.map(UnixMillis::get),
         };
+        metadata.keep_trace(trace::of_request(headers).as_ref());
         mistakes.errors.extend(metadata.mistakes().map(|(field, text)| FieldError::new(field, text)));
         metadata
     }

@@ -14,19 +14,6 @@ use crate::{
     time::UnixMillis,
 };
 
-/// The status as text for replies.
-pub fn status(status: ScheduleStatus) -> &'static str {
-    match status {
-        ScheduleStatus::Scheduled => "scheduled",
-        ScheduleStatus::Exists(_) => "exists",
-        ScheduleStatus::Replaced | ScheduleStatus::Revived => "replaced",
-        ScheduleStatus::InFlight => "in_flight",
-        ScheduleStatus::Known => "known",
-        ScheduleStatus::Ended(ending) => ending.as_str(),
-        ScheduleStatus::Over(limit) => limit.status(),
-    }
-}
-
 /// The reply for one message.
 #[derive(Debug, Serialize)]
 pub struct ScheduledReply<'a> {
@@ -48,7 +35,7 @@ impl<'a> ScheduledReply<'a> {
         let time = Some(scheduled.due.to_rfc3339());
         let (deliver_at, ended_at) =
             if matches!(scheduled.status, ScheduleStatus::Ended(_)) { (None, time) } else { (time, None) };
-        Self { id: scheduled.id.as_str(), route, deliver_at, ended_at, status: status(scheduled.status), state }
+        Self { id: scheduled.id.as_str(), route, deliver_at, ended_at, status: scheduled.status.as_str(), state }
     }
 
     pub fn rescheduled(route: &'a str, id: &'a MessageId, due: UnixMillis) -> Self {

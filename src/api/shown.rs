@@ -46,6 +46,8 @@ struct Shown<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     group: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    trace_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     properties: Option<&'a Properties>,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_attempts: Option<u32>,
@@ -137,6 +139,7 @@ pub fn pieces<'a>(
         },
         flow: metadata.flow.as_deref(),
         group: metadata.group.as_deref(),
+        trace_id: metadata.headers.trace().map(|context| context.trace.to_string()),
         properties: metadata.properties.as_deref(),
         max_attempts: metadata.max_attempts,
         expires_at: metadata.expires_at,
@@ -225,6 +228,15 @@ mod tests {
         assert_eq!(shown(Ok(stored("")))["payload"], "");
     }
 
+    #[test]
+    fn a_message_in_a_trace_is_shown_with_its_id() {
+        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned();
+        let headers = [("traceparent".to_owned(), parent)].into();
+        let message = StoredMessage { metadata: Metadata { headers, ..Metadata::default() }, ..stored("") };
+        assert_eq!(shown(Ok(message))["trace_id"], "0af7651916cd43dd8448eb211c80319c");
+        assert_eq!(shown(Ok(stored(""))).get("trace_id"), None);
+    }
+
     proptest! {
         #[test]
         fn what_is_shown_of_any_message_is_scheduled_again_as_it_was(
@@ -248,7 +260,7 @@ mod tests {
             fields.retain(|name, _| ["headers", "key", "key_base64", "origin"].contains(&name.as_str()));
             fields.insert("payload_base64".to_owned(), "".into());
             let new_id = || MessageId::parse("made").unwrap();
-            let rules = Rules { max_payload: 100, idempotency_key: None, new_id: &new_id };
+            let rules = Rules { max_payload: 100, idempotency_key: None, trace: None, new_id: &new_id };
             let Ok(Batch::One(message)) = parse(shown.to_string().as_bytes(), &rules) else { panic!("{shown}") };
             prop_assert_eq!(message.metadata, metadata);
         }

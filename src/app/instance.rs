@@ -29,6 +29,7 @@ use crate::{
     queue::Queue,
     scheduler::{self, Policy, RouteSetup, Scheduler},
     sink::{Delivery, inbox::Inbox},
+    spans::Spans,
     store::{
         Partition, Store,
         redis::{RedisStore, RouteSettings, WakeListener},
@@ -65,9 +66,10 @@ impl Instance {
         backend: &Backend,
         running_sinks: BTreeMap<String, RunningSink>,
         running_sources: Vec<RunningSource>,
+        (incidents, spans): (Incidents, Spans),
         seed: u64,
     ) -> Self {
-        let (prefix, incidents) = (&config.redis.key_prefix, Incidents::default());
+        let prefix = &config.redis.key_prefix;
         let names: BTreeMap<Arc<str>, &RouteConfig> =
             config.routes.iter().map(|(name, route)| (name.as_str().into(), route)).collect();
         let janitors: Vec<Janitor> = names.iter().filter_map(|(name, route)| Janitor::new(name, route)).collect();
@@ -121,6 +123,7 @@ impl Instance {
 
                     has_flows: route.flow.is_some(),
                     target: running_sinks[&*route.sink].target(),
+                    spans: spans.clone(),
                 }
             })
             .collect();
@@ -147,7 +150,7 @@ impl Instance {
             metrics::begin_queue(route, &vias);
         }
         let queue = Queue::new(store.clone(), &sinks, config.redis.allow_eviction.0);
-        let queue = Arc::new(queue.with_windows(windows).with_leases(leases));
+        let queue = Arc::new(queue.with_windows(windows).with_leases(leases).with_spans(spans));
         let clock = Arc::new(RedisClock::new(queue.clone()));
         let waiting = Waiting { queue: queue.clone(), sinks, sources: running_sources.clone() };
         let own = backend.connection().ok().map(|(connection, _)| connection);

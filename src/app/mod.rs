@@ -18,5 +18,6 @@ pub mod serve;
 pub mod settings;
 pub mod sinks;
 pub mod sources;
+mod spans;
 mod upkeep;
 mod waiting;

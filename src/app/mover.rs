@@ -86,7 +86,7 @@ async fn recover(store: &RedisStore, incidents: &Incidents, former: &[Partition]
         metrics::leases_expired(route, recovered.expired.into());
         metrics::dead(route, DeadReason::Crash, dead.count.into());
         let error = "its process ended, again and again".to_owned();
-        let sample = dead.sample.map(|id| Sample { id: id.to_string(), error });
+        let sample = dead.sample.map(|id| Sample::new(id.as_str(), &error));
         incidents.died(route, DeadReason::Crash, dead.count.into(), sample);
     }
     Ok(())

@@ -24,10 +24,12 @@ use super::{
     open_files, settings,
     sinks::RunningSink,
     sources,
+    spans::{self, Exporting},
 };
 use crate::{
     api::{self, Api, ConnectionLimits, MetricsPage},
     config::{Config, RedisTopology},
+    incidents::Incidents,
     metrics,
     sink::inbox::Inbox,
     store::redis::use_development_clock,
@@ -86,7 +88,11 @@ async fn run(config: Config, inbox: Option<Arc<Inbox>>) -> Result<(), ServeError
     let home = home(&config)?;
     let backend = Backend::new(&config.redis, home.as_ref().map(Home::url)).map_err(ServeError::Configuration)?;
     let running_sources = sources::all(&config, &backend).map_err(ServeError::Configuration)?;
-    let instance = Instance::new(&config, &backend, running_sinks, running_sources, rand::random());
+    let incidents = Incidents::default();
+    let (spans, exporter) = spans::open(&config, &incidents).map_err(ServeError::Configuration)?;
+    let exporting = exporter.map(Exporting::start);
+    let around = (incidents, spans);
+    let instance = Instance::new(&config, &backend, running_sinks, running_sources, around, rand::random());
 
     let (stopping, stopped) = watch::channel(false);
     let statuses = instance.statuses(config.server.request_timeout.mul_f64(STATUS_SHARE));
@@ -162,6 +168,9 @@ async fn run(config: Config, inbox: Option<Arc<Inbox>>) -> Result<(), ServeError
             if timeout_at(whole - redis_share, sink.close()).await.is_err() {
                 tracing::warn!(sink = name, "did not close in time");
             }
+        }
+        if let Some(exporting) = exporting {
+            exporting.finish(whole - redis_share).await;
         }
     };
     tokio::select! {

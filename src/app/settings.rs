@@ -7,7 +7,7 @@ use super::{
     backend::Backend,
     listening,
     sinks::{self, RunningSink},
-    sources,
+    sources, spans,
 };
 use crate::config::{Config, RedisTopology, all_or_errors};
 
@@ -29,6 +29,7 @@ pub fn check(config: &Config) -> Result<BTreeMap<String, RunningSink>, String> {
         sinks,
         listening::check_settings(&config.server),
         sources::check_settings(config),
+        spans::check_settings(config),
     ])?;
     running_sinks
 }

@@ -29,6 +29,7 @@ impl Waiting {
                 Subject::Redis => self.due(|_| true).await,
                 Subject::Sink(sink) | Subject::Domain { sink, .. } => self.due(|other| *other == **sink).await,
                 Subject::Source(name) => self.sources.iter().find(|source| source.name() == name)?.depth().await,
+                Subject::Collector => None,
             }
         })
         .await

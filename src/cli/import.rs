@@ -34,8 +34,18 @@ const MAX_MESSAGE_BYTES: usize = MAX_JSON_BYTES - 2;
 const MAX_TRIES: u32 = 10;
 
 /// Fields that `dead export` and `list --json` add to those of a new message.
-const NOT_SCHEDULED: [&str; 9] =
-    ["route", "state", "attempts", "last_error", "last_error_at", "died_at", "next_attempt_at", "waits_for", "down"];
+const NOT_SCHEDULED: [&str; 10] = [
+    "route",
+    "state",
+    "attempts",
+    "last_error",
+    "last_error_at",
+    "died_at",
+    "next_attempt_at",
+    "waits_for",
+    "down",
+    "trace_id",
+];
 
 #[derive(Args)]
 pub struct ImportArguments {

@@ -22,6 +22,7 @@ use super::{
     schedules::{self, ScheduleEntry},
     server::Server,
     shared::Context,
+    tracing::Tracing,
     value::{Period, Whole},
 };
 use crate::{source::SourceSettings, time::MAX_MILLIS};
@@ -34,6 +35,7 @@ pub struct Root {
     redis: RedisConfig,
     server: Server,
     log: LogConfig,
+    tracing: Tracing,
     /// Maximum time after SIGTERM in which messages under way can finish: 100ms to 10m.
     shutdown_timeout: Period<100, 600_000>,
     /// Maximum sleep of a route, in case a wake-up is lost: 100ms to 5m. With `redis.cluster` the default is 90s.
@@ -103,6 +105,7 @@ pub fn config(root: Root, registry: &Registry, built_in: &Dict, problems: &mut P
         redis: root.redis,
         server,
         log: root.log,
+        tracing: root.tracing.check(problems),
         shutdown_timeout: root.shutdown_timeout.0,
         max_sleep,
         sinks,

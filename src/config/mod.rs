@@ -30,7 +30,7 @@ pub use self::{
     value::{Flag, List, Period, Property, Real, Size, Whole},
 };
 
-use crate::{queue::NewSchedule, sink::SinkSettings, source::SourceSettings};
+use crate::{queue::NewSchedule, sink::SinkSettings, source::SourceSettings, spans::ExportSettings};
 
 mod address;
 mod auth;
@@ -54,6 +54,7 @@ mod source;
 #[cfg(test)]
 mod tests;
 mod tokens;
+mod tracing;
 mod value;
 mod windows;
 
@@ -63,6 +64,8 @@ pub struct Config {
     pub redis: RedisConfig,
     pub server: ServerConfig,
     pub log: LogConfig,
+    /// `None`: no spans.
+    pub tracing: Option<ExportSettings>,
     pub shutdown_timeout: Duration,
     /// Maximum sleep of a route that waits for its next due time.
     pub max_sleep: Duration,
@@ -95,7 +98,7 @@ pub enum LogLevel {
     Trace,
 }
 
-impl From<LogLevel> for tracing::Level {
+impl From<LogLevel> for ::tracing::Level {
     fn from(level: LogLevel) -> Self {
         match level {
             LogLevel::Error => Self::ERROR,

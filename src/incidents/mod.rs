@@ -48,6 +48,8 @@ pub enum Subject {
         domain: Arc<str>,
     },
     Source(Arc<str>),
+    /// The collector of spans.
+    Collector,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -278,7 +280,7 @@ impl Subject {
     fn sink(&self) -> Option<&str> {
         match self {
             Subject::Sink(sink) | Subject::Domain { sink, .. } => Some(sink),
-            Subject::Redis | Subject::Source(_) => None,
+            Subject::Redis | Subject::Source(_) | Subject::Collector => None,
         }
     }
 
@@ -299,6 +301,7 @@ fn log_start(subject: &Subject, error: &str) {
         Subject::Sink(_) => tracing::warn!(sink, error, "the sink is down: one probe a second"),
         Subject::Domain { .. } => tracing::warn!(sink, domain, error, "the domain is down: one probe a second"),
         Subject::Source(_) => tracing::warn!(source, error, "the source cannot take messages; trying again"),
+        Subject::Collector => tracing::warn!(error, "spans cannot be exported and are dropped"),
     }
 }
 
@@ -325,15 +328,30 @@ impl Line {
                 tracing::warn!(source, error, seconds, waiting, "the source still cannot take messages");
             }
             (Subject::Source(_), None) => tracing::info!(source, seconds, waiting, "the source takes messages again"),
+            (Subject::Collector, Some(error)) => {
+                tracing::warn!(error, seconds, "spans still cannot be exported and are dropped");
+            }
+            (Subject::Collector, None) => tracing::info!(seconds, "spans are exported again"),
         }
     }
 }
 
 fn log_deaths(route: &str, reason: DeadReason, counted: Option<Counted>, now: Instant) {
     if let Some(Counted { count, times, sample }) = counted {
-        let (id, error) = sample.map_or((None, None), |Sample { id, error }| (Some(id), Some(error)));
+        let trace_id = sample.as_ref().and_then(|sample| sample.trace).map(tracing::field::display);
+        let (id, error) = sample.map(|Sample { id, error, .. }| (id, error)).unzip();
         let (first, last) = times.map(|(first, last)| (shown(now - first), shown(now - last))).unzip();
-        tracing::warn!(route, reason = reason.as_str(), count, first, last, id, error, "messages are dead letters now");
+        tracing::warn!(
+            route,
+            reason = reason.as_str(),
+            count,
+            first,
+            last,
+            id,
+            trace_id,
+            error,
+            "messages are dead letters now"
+        );
     }
 }
 

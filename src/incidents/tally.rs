@@ -3,6 +3,7 @@
 use tokio::time::Instant;
 
 use super::LOG_INTERVAL;
+use crate::message::TraceId;
 
 /// The events since the latest line.
 #[derive(Debug, Default)]
@@ -19,6 +20,15 @@ pub struct Tally {
 pub struct Sample {
     pub id: String,
     pub error: String,
+    /// The message's trace, if it has one.
+    pub trace: Option<TraceId>,
+}
+
+impl Sample {
+    /// A message without a trace.
+    pub fn new(id: &str, error: &str) -> Self {
+        Self { id: id.to_owned(), error: error.to_owned(), trace: None }
+    }
 }
 
 /// The content of a line.

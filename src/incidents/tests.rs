@@ -175,7 +175,7 @@ async fn deaths_are_a_line_with_a_sample_at_once_then_counts_by_the_minute() {
     let fixture = Fixture::new();
     let route: Arc<str> = "web".into();
     let die = |reason, id: &str| {
-        let sample = Sample { id: id.to_owned(), error: "HTTP 422".to_owned() };
+        let sample = Sample::new(id, "HTTP 422");
         fixture.incidents.died(&route, reason, 1, Some(sample));
     };
     for n in 0..100 {
@@ -205,7 +205,7 @@ async fn each_kind_of_error_is_a_line_at_once_and_their_number_is_bounded() {
     let fixture = Fixture::new();
     let route: Arc<str> = "web".into();
     let die = |error: &str| {
-        let sample = Sample { id: "m".to_owned(), error: error.to_owned() };
+        let sample = Sample::new("m", error);
         fixture.incidents.died(&route, DeadReason::Attempts, 1, Some(sample));
     };
     for n in 1000..1100 {

@@ -98,6 +98,17 @@ impl Headers {
         self.0.push(Header { name, value });
     }
 
+    /// Adds a text that every sink sends: in its place if the headers are sorted by name, otherwise at the end.
+    pub fn add_sorted(&mut self, name: &str, text: &str) {
+        let is_sorted = self.0.is_sorted_by(|a, b| a.name < b.name);
+        let place = if is_sorted { self.0.partition_point(|header| *header.name < *name) } else { self.0.len() };
+        self.0.insert(place, Header { name: name.to_owned(), value: HeaderValue::Text(text.to_owned()) });
+    }
+
+    pub fn retain(&mut self, is_kept: impl FnMut(&Header) -> bool) {
+        self.0.retain(is_kept);
+    }
+
     /// The errors about texts that some sink cannot send.
     pub fn mistakes(&self) -> impl Iterator<Item = String> {
         let mut names = BTreeMap::new();

@@ -21,6 +21,7 @@ pub use self::{
     properties::Properties,
     record::{Cancellation, LogRecord},
     recurring::{MAX_SCHEDULE_BYTES, OccurrenceMessage, Recurring, as_occurrence, occurrence_id, shown_occurrence},
+    trace::{TraceContext, TraceHeaders, TraceId},
     typed::{MAX_DEPTH, TypeFault, TypedValue, too_deep},
 };
 use crate::time::{Due, UnixMillis};
@@ -41,6 +42,7 @@ mod origin;
 mod properties;
 mod record;
 mod recurring;
+mod trace;
 mod typed;
 
 /// Maximum number of partitions of a route: each costs a task and one poll of Redis per `max_sleep`.

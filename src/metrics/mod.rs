@@ -78,6 +78,8 @@ const SOURCE_NEAR_LIMIT: &str = "punctual_source_near_delivery_limit_total";
 const SOURCE_RESETS: &str = "punctual_source_offset_resets_total";
 const SOURCE_UP: &str = "punctual_source_up";
 const SOURCE_DEPTH: &str = "punctual_source_depth_messages";
+const SPANS_EXPORTED: &str = "punctual_spans_exported_total";
+const SPANS_DROPPED: &str = "punctual_spans_dropped_total";
 
 /// Upper bounds in seconds, from a millisecond to an hour.
 pub const BUCKETS: [f64; 15] =
@@ -174,6 +176,8 @@ pub fn describe() {
         "Lines of the log that were not written: no reader, a slow one, or a full disk"
     );
     counter!(LOG_LINES_DROPPED).increment(0);
+    describe_counter!(SPANS_EXPORTED, "Spans that the collector accepted");
+    describe_counter!(SPANS_DROPPED, "Spans that were lost, by reason: queue (full), export (failed), rejected");
     metrics_process::Collector::default().describe();
     describe_gauge!(BREAKER, "0 closed, 1 half-open, 2 open");
     describe_gauge!(DOMAINS_DOWN, "Failure domains that are down while the sink is up");
@@ -379,6 +383,23 @@ pub fn api_request(call: &Arc<str>, status: u16, took: Duration) {
 
 pub fn log_lines_dropped(count: u64) {
     counter!(LOG_LINES_DROPPED).increment(count);
+}
+
+/// Starts the counters of spans at 0.
+pub fn begin_spans() {
+    spans_exported(0);
+    for reason in ["queue", "export", "rejected"] {
+        spans_dropped(reason, 0);
+    }
+}
+
+pub fn spans_exported(count: u64) {
+    counter!(SPANS_EXPORTED).increment(count);
+}
+
+/// `reason`: queue, export or rejected.
+pub fn spans_dropped(reason: &'static str, count: u64) {
+    counter!(SPANS_DROPPED, "reason" => reason).increment(count);
 }
 
 pub fn auth_failure() {

@@ -14,6 +14,7 @@ use crate::{
     calendar::{Calendar, Span},
     message::{Cancellation, MessageId, NewMessage, State},
     metrics,
+    spans::Spans,
     store::{
         NEVER, Partition, StoreError,
         redis::{MAX_BODIES_BYTES, PartitionStats, RedisStore},
@@ -38,6 +39,7 @@ pub struct Queue {
     windows: BTreeMap<Arc<str>, Arc<Calendar>>,
     leases: BTreeMap<Arc<str>, Duration>,
     pub(super) registry: Arc<RouteRegistry>,
+    spans: Spans,
 }
 
 pub(super) struct QueueRoute {
@@ -65,7 +67,7 @@ impl Queue {
                 (settings.name.clone(), QueueRoute { sink, max_payload: settings.max_payload, partitions })
             })
             .collect();
-        Self { store, routes, windows: BTreeMap::new(), leases: BTreeMap::new(), registry }
+        Self { store, routes, windows: BTreeMap::new(), leases: BTreeMap::new(), registry, spans: Spans::default() }
     }
 
     /// Adds the windows of routes, for display.
@@ -78,6 +80,12 @@ impl Queue {
     #[must_use]
     pub fn with_leases(self, leases: BTreeMap<Arc<str>, Duration>) -> Self {
         Self { leases, ..self }
+    }
+
+    /// Makes spans of accepted messages.
+    #[must_use]
+    pub fn with_spans(self, spans: Spans) -> Self {
+        Self { spans, ..self }
     }
 
     /// The window of a route at `now`, on the clock of Redis; `None` if it is always open.
@@ -110,7 +118,7 @@ impl Queue {
         &self,
         route: &str,
         via: &str,
-        messages: Vec<NewMessage>,
+        mut messages: Vec<NewMessage>,
     ) -> Result<Vec<Scheduled>, QueueError> {
         let found = self.route(route)?;
         if let Some(large) = messages.iter().find(|message| message.payload.len() > found.max_payload) {
@@ -119,13 +127,20 @@ impl Queue {
             return Err(StoreError::Refused { slug: "too-large".into(), text }.into());
         }
         messages.iter().try_for_each(|message| check_due(message.due))?;
+        let spans = self.spans.creating(&mut messages);
         let scheduled = found
             .scatter(
                 messages,
                 |message| &message.id,
                 |_, coalescer, part| async { Ok(coalescer.schedule(part).await?) },
             )
-            .await?;
+            .await;
+        let error = scheduled.as_ref().err().map(ToString::to_string);
+        spans.end(route, via, |index| match (&scheduled, &error) {
+            (Ok(scheduled), _) => Ok(scheduled[index].status.as_str()),
+            (Err(_), error) => Err(error.as_deref().unwrap_or_default()),
+        });
+        let scheduled = scheduled?;
         let new = scheduled
             .iter()
             .filter(|one| matches!(one.status, ScheduleStatus::Scheduled | ScheduleStatus::Revived))

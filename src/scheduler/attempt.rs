@@ -15,10 +15,11 @@ use super::{
 };
 use crate::{
     message::{
-        DeadReason, StoredMessage,
+        DeadReason, StoredMessage, TraceId,
         codec::{self, DecodeError},
     },
     sink::{Domain, Outcome, Reply},
+    spans::SendSpan,
     store::{ClaimEnd, Partition, Sent},
     time::ServerClock,
 };
@@ -48,6 +49,8 @@ pub struct Attempt {
     pub max_attempts: Option<u32>,
     /// Time from which lateness counts, in microseconds on Redis' clock: the latest of due time, acceptance and opening.
     pub from: u64,
+    /// Only of a sampled message.
+    pub span: Option<Box<SendSpan>>,
     /// Set if messages name their destination.
     pub _crowd: Option<CrowdShare>,
 }
@@ -81,6 +84,12 @@ pub fn read(route: &ActiveRoute, clock: &ServerClock, body: &Bytes) -> Result<St
         }
         _ => Ok(message),
     }
+}
+
+/// The trace of a message that `read` made a dead letter: an expired one.
+pub fn trace_of_unsendable(body: &Bytes, end: &ClaimEnd) -> Option<TraceId> {
+    let ClaimEnd::Bury { .. } = end else { return None };
+    codec::decode(body).ok()?.metadata.headers.trace().map(|context| context.trace)
 }
 
 /// For how long the endpoint asks to be left alone, with 429 and `Retry-After`.
@@ -162,11 +171,14 @@ impl Attempt {
         );
         route.target.breaker().metrics().attempt(outcome.kind());
         route.budget.concluded(true);
+        let late = Duration::from_micros(batch.clock.at(now).saturating_sub(self.from));
         if let Some(kind) = outcome.failure_kind() {
             route.metrics.failure(kind);
         } else {
-            let late = batch.clock.at(now).saturating_sub(self.from);
-            route.metrics.lateness.record(Duration::from_micros(late).as_secs_f64());
+            route.metrics.lateness.record(late.as_secs_f64());
+        }
+        if let Some(span) = self.span.take() {
+            span.end(outcome, late);
         }
         // To the breaker, it is like a refusal of this message.
         let refusal = of_flow.then(|| Outcome::Rejected { error: outcome.error().unwrap_or_default().to_owned() });

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::{
-    attempt::{Attempt, Batch, read},
+    attempt::{Attempt, Batch, read, trace_of_unsendable},
     crowd::CrowdShare,
     held::Held,
     recurring::{occurrence, readable_later},
@@ -37,11 +37,12 @@ impl Batch {
         let latest_end = Instant::now() + self.route.target.timeout() + START_MARGIN;
         let mut attempts = Vec::with_capacity(messages.len());
         let mut deliveries = Vec::with_capacity(messages.len());
-        for (claimed, held) in messages {
-            match self.open(claimed, &held, latest_end) {
-                Ok((delivery, from, crowd)) => {
+        for (claimed, mut held) in messages {
+            match self.open(claimed, &mut held, latest_end) {
+                Ok((mut delivery, from, crowd)) => {
                     let (number, max_attempts) = (delivery.attempt, delivery.metadata.max_attempts);
-                    attempts.push(Attempt { held, number, max_attempts, from, _crowd: crowd });
+                    let span = self.route.spans.sending(&mut delivery);
+                    attempts.push(Attempt { held, number, max_attempts, from, span, _crowd: crowd });
                     deliveries.push(delivery);
                 }
                 Err(end) => self.settler.settle(held, end),
@@ -67,13 +68,17 @@ impl Batch {
     fn open(
         &mut self,
         claimed: Claimed,
-        held: &Held,
+        held: &mut Held,
         latest_end: Instant,
     ) -> Result<(Delivery, u64, Option<CrowdShare>), ClaimEnd> {
         if latest_end > held.lease_ends {
             return Err(held.given_back());
         }
-        let message = read(&self.route, &self.clock, &claimed.body).map_err(|end| readable_later(&claimed, end))?;
+        let message = read(&self.route, &self.clock, &claimed.body).map_err(|end| {
+            held.trace = trace_of_unsendable(&claimed.body, &end);
+            readable_later(&claimed, end)
+        })?;
+        held.trace = message.metadata.headers.trace().map(|context| context.trace);
         let message = occurrence(&claimed, message, self.clock.at(Instant::now()) / 1000)?;
         if let Some(flow_wait) = &self.route.metrics.flow_wait {
             flow_wait.record(claimed.waited.as_secs_f64());

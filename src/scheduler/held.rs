@@ -5,6 +5,7 @@ use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
 use super::{breaker::SinkPermit, budget::Reservation};
 use crate::{
+    message::TraceId,
     store::{ClaimEnd, Lease},
     time::UnixMillis,
 };
@@ -21,6 +22,8 @@ pub struct Held {
     pub suspects: Option<Arc<OwnedSemaphorePermit>>,
     /// Only of the message of a schedule.
     pub occurrence: Option<HeldOccurrence>,
+    /// The message's trace, once the message is decoded.
+    pub trace: Option<TraceId>,
 }
 
 /// The parts of an occurrence's dead letter.

@@ -83,7 +83,7 @@ impl Scheduler {
         let started = Instant::now();
         // A process has suspects of only one claim in flight: if it crashes, the cause is among few messages.
         let suspects = Arc::new(Semaphore::new(1));
-        let active = |RouteSetup { route: name, partitions, policy, window, has_flows, target }| {
+        let active = |RouteSetup { route: name, partitions, policy, window, has_flows, target, spans }| {
             let breaker = target.breaker();
             breaker.join(policy.max_in_flight, incidents);
             let messages = u32::try_from(policy.max_in_flight).unwrap_or(u32::MAX);
@@ -96,6 +96,7 @@ impl Scheduler {
                 policy,
                 window,
                 target,
+                spans,
                 store: Arc::clone(store),
                 instance,
                 suspects: Arc::clone(&suspects),

@@ -15,6 +15,7 @@ use crate::{
     metrics::RouteMetrics,
     retry::RetryPolicy,
     sink::{Render, Sink},
+    spans::Spans,
     store::{Partition, Store, WakeSignal},
 };
 
@@ -28,6 +29,7 @@ pub struct RouteSetup {
     pub window: Option<Arc<Calendar>>,
     pub has_flows: bool,
     pub target: Target,
+    pub spans: Spans,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +81,7 @@ pub struct ActiveRoute {
     pub policy: Policy,
     pub window: Option<Arc<Calendar>>,
     pub target: Target,
+    pub spans: Spans,
     pub metrics: RouteMetrics,
     pub budget: Arc<Budget>,
     pub crowds: Arc<Crowds>,

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     incidents::Sample,
-    message::MessageId,
+    message::{MessageId, TraceId},
     store::{ClaimEnd, Death, Lease, Partition, Settled, Settlement, Store, StoreError},
 };
 
@@ -54,6 +54,7 @@ struct Item {
     lease_ends: Instant,
     /// Set for the message of a schedule, until its dead letter is stored.
     occurrence: Option<HeldOccurrence>,
+    trace: Option<TraceId>,
     /// The id of that dead letter.
     buried_as: Option<MessageId>,
     /// `None` once freed.
@@ -108,11 +109,21 @@ impl Settler {
 
     /// Like `settle`; `detail` is stored with the error of `end`, and never logged.
     pub fn settle_with(&self, held: Held, end: ClaimEnd, detail: Option<String>) {
-        let Held { lease, lease_ends, permits, suspects, occurrence, .. } = held;
+        let Held { lease, lease_ends, permits, suspects, occurrence, trace, .. } = held;
         let permits = Some(permits);
         let (buried_as, repeated) = (None, false);
-        let item =
-            Item { lease, lease_ends, occurrence, buried_as, permits, _suspects: suspects, end, detail, repeated };
+        let item = Item {
+            lease,
+            lease_ends,
+            occurrence,
+            trace,
+            buried_as,
+            permits,
+            _suspects: suspects,
+            end,
+            detail,
+            repeated,
+        };
         // The task has ended only after an abort; the message returns when its lease expires.
         let _ = self.sender.send(item);
     }
@@ -240,7 +251,7 @@ impl SettleTask {
 
     fn count(&self, settled: &[Item], verdicts: &[Settled]) {
         let metrics = &self.route.metrics;
-        for (Item { lease, lease_ends, end, repeated, buried_as, .. }, verdict) in settled.iter().zip(verdicts) {
+        for (Item { lease, lease_ends, end, repeated, buried_as, trace, .. }, verdict) in settled.iter().zip(verdicts) {
             if !took_effect(*verdict, *lease_ends, *repeated) {
                 metrics.stale(end.name(), 1);
                 continue;
@@ -251,8 +262,8 @@ impl SettleTask {
                 ClaimEnd::Ack => metrics.delivered.increment(1),
                 ClaimEnd::Retry { .. } => metrics.retried.increment(1),
                 ClaimEnd::Bury { reason, error } => {
-                    let id = buried_as.as_ref().unwrap_or(&lease.id).to_string();
-                    let sample = Sample { id, error: error.clone() };
+                    let id = buried_as.as_ref().unwrap_or(&lease.id).as_str();
+                    let sample = Sample { trace: *trace, ..Sample::new(id, error) };
                     self.route.died(*reason, 1, Some(sample));
                 }
                 ClaimEnd::Release { .. } | ClaimEnd::Defer { .. } => metrics.released.increment(1),

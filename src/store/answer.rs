@@ -27,6 +27,21 @@ pub enum ScheduleStatus {
     Over(Limit),
 }
 
+impl ScheduleStatus {
+    /// As replies of the API and spans have it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Scheduled => "scheduled",
+            Self::Exists(_) => "exists",
+            Self::Replaced | Self::Revived => "replaced",
+            Self::InFlight => "in_flight",
+            Self::Known => "known",
+            Self::Ended(ending) => ending.as_str(),
+            Self::Over(limit) => limit.status(),
+        }
+    }
+}
+
 /// The answer for one scheduled message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scheduled {

@@ -7,6 +7,7 @@ const ROUTE = "invoices";
 /** Longest time in ms in which the page may not react. */
 const STALL = 100;
 const MEGABYTE = 1024 * 1024;
+const TRACE = "0af7651916cd43dd8448eb211c80319c";
 const RTL = "שלום \u202eevil\u202c عالم";
 
 const held = (id, more) => schedule(ROUTE, { id, delay: "1h", ...more });
@@ -19,7 +20,7 @@ async function openMessage(page, id) {
 }
 
 run(async () => {
-  await held("markup", { payload: MARKUP, key: MARKUP, headers: { "X-Markup": MARKUP, "X-Rtl": RTL }, content_type: "text/html" });
+  await held("markup", { payload: MARKUP, key: MARKUP, headers: { "X-Markup": MARKUP, "X-Rtl": RTL, traceparent: `00-${TRACE}-b7ad6b7169203331-01` }, content_type: "text/html" });
   const json = '{"id":9007199254740993,"list":[],"text":"a\\n{\\"b\\":1}","nested":{"price":1.10,"none":null},"big":123456789012345678901234567890}';
   await schedule(ROUTE, { id: "json", delay: "1h", payload: json, content_type: "application/json" });
   const bytes = Buffer.from(Array.from({ length: 300 }, (_, n) => n % 256));
@@ -37,6 +38,7 @@ run(async () => {
   assert.equal(await shown(page), MARKUP);
   assert.equal(await page.locator("main script, main img, main svg").count(), 0);
   await shows(page, MARKUP);
+  assert.equal(await page.getByText(TRACE, { exact: true }).count(), 1);
   // Its direction ends with it.
   const isolated = await page.getByText(RTL).first().evaluate((element) => getComputedStyle(element).unicodeBidi);
   assert.equal(isolated, "isolate");

@@ -7,7 +7,7 @@ use std::{
 };
 
 /// Every folder and file at the top of `src`, lowest first: each uses those before it alone.
-const LAYERS: [&str; 21] = [
+const LAYERS: [&str; 22] = [
     "fuzz",
     "time",
     "calendar",
@@ -19,6 +19,7 @@ const LAYERS: [&str; 21] = [
     "sink",
     "metrics",
     "incidents",
+    "spans",
     "store",
     "queue",
     "source",

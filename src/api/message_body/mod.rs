@@ -21,7 +21,7 @@ use self::{
 };
 use super::problem::{FieldError, Problem};
 use crate::{
-    message::{MessageId, Metadata, NewMessage, OnConflict},
+    message::{MessageId, Metadata, NewMessage, OnConflict, TraceHeaders},
     store::NewDue,
     time::{Due, UnixMillis, parse_instant},
 };
@@ -41,6 +41,8 @@ pub struct Rules<'a> {
     pub max_payload: usize,
     /// Id of a single message that has none in its JSON.
     pub idempotency_key: Option<MessageId>,
+    /// The trace context of messages without one.
+    pub trace: Option<TraceHeaders>,
     pub new_id: &'a (dyn Fn() -> MessageId + Send + Sync),
 }
 
@@ -159,7 +161,7 @@ fn message(item: &RawValue, rules: &Rules, faults: &mut Faults) -> Option<NewMes
             Err(bytes) => origin.key_base64 = Some(bytes),
         }
     }
-    let metadata = Metadata {
+    let mut metadata = Metadata {
         headers: faults.part("headers", given(fields.headers), headers).unwrap_or_default(),
         key,
         flow: faults.field("flow", filled(fields.flow), read),
@@ -173,6 +175,7 @@ fn message(item: &RawValue, rules: &Rules, faults: &mut Faults) -> Option<NewMes
             .field("expires_at", given(fields.expires_at), |raw, at| moment(raw, at, parse_instant))
             .map(UnixMillis::get),
     };
+    metadata.keep_trace(rules.trace.as_ref());
     let on_conflict: Option<OnConflict> = faults.field("on_conflict", given(fields.on_conflict), read);
     let debounce = faults.part("debounce", given(fields.debounce), debounce).flatten();
     if debounce.is_some() && on_conflict != Some(OnConflict::Replace) {

@@ -137,9 +137,8 @@ impl RedisSets {
         let moved = intake.until_done(take).await?;
         let outcomes: Vec<_> = moved.iter().map(|one| one.outcome).collect();
         intake.took(outcomes.iter().filter(|one| **one == MoveOutcome::Taken).count() as u64);
-        let sample = |(entry, one): (&ExternalEntry, MovedEntry)| {
-            one.error.map(|error| Sample { id: entry.id.to_string(), error })
-        };
+        let sample =
+            |(entry, one): (&ExternalEntry, MovedEntry)| one.error.map(|error| Sample::new(entry.id.as_str(), &error));
         intake.took_invalid(entries.iter().zip(moved).filter_map(sample));
         Ok(outcomes)
     }

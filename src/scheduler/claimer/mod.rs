@@ -274,7 +274,7 @@ impl Claimer {
 
     fn died(&self, reason: DeadReason, deaths: &Deaths, error: &str) {
         if deaths.count > 0 {
-            let sample = deaths.sample.as_ref().map(|id| Sample { id: id.to_string(), error: error.to_owned() });
+            let sample = deaths.sample.as_ref().map(|id| Sample::new(id.as_str(), error));
             self.route.died(reason, deaths.count.into(), sample);
         }
     }
@@ -315,6 +315,7 @@ impl Claimer {
                     .id
                     .schedule()
                     .map(|_| HeldOccurrence { body: claimed.body.clone(), failures: claimed.failures }),
+                trace: None,
             };
             (claimed, held)
         };

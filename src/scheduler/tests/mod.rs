@@ -30,6 +30,7 @@ use crate::{
     message::Metadata,
     retry::{Backoff, RetryPolicy},
     sink::{Delivery, Element, Outcome},
+    spans::Spans,
     store::{Partition, Store},
 };
 
@@ -75,6 +76,7 @@ fn setup(store: &TestStore, route: &str, target: Target, policy: Policy) -> Rout
         window: None,
         has_flows: false,
         target,
+        spans: Spans::default(),
     }
 }
 

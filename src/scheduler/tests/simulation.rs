@@ -147,6 +147,7 @@ impl World {
                 window: None,
                 has_flows: false,
                 target,
+                spans: Spans::default(),
             }
         });
         Instance::start(&self.store, routes.collect())

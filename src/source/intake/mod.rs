@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     incidents::{Incidents, Sample},
-    message::{Cancellation, Limit, MessageId, Metadata, NewMessage, OnConflict, StoredMessage, digest},
+    message::{Cancellation, Limit, MessageId, NewMessage, OnConflict, StoredMessage, digest},
     metrics::SourceMetrics,
     queue::{self, Queue, QueueError},
     store::{Cancelled, Found, ScheduleStatus, StoreError},
@@ -140,7 +140,15 @@ impl Intake {
     }
 
     fn checked(&self, entry: SourceEntry) -> SourceEntry {
-        let SourceEntry::Schedule(message) = entry else { return entry };
+        let mut message = match entry {
+            SourceEntry::Schedule(message) => message,
+            SourceEntry::Invalid(mut message, error) => {
+                message.metadata.keep_trace(None);
+                return SourceEntry::Invalid(message, error);
+            }
+            cancellation @ SourceEntry::Cancel(_) => return cancellation,
+        };
+        message.metadata.keep_trace(None);
         match self.check(&message) {
             Ok(()) => SourceEntry::Schedule(message),
             Err(error) => SourceEntry::Invalid(without_conflict(message), error),
@@ -165,8 +173,10 @@ impl Intake {
             return Ok(());
         }
         let (mut invalid, places): (Vec<_>, Vec<Places>) = invalid.into_iter().unzip();
-        let sample =
-            |(message, error): &(NewMessage, String)| Sample { id: message.id.to_string(), error: error.clone() };
+        let sample = |(message, error): &(NewMessage, String)| Sample {
+            trace: message.metadata.headers.trace().map(|context| context.trace),
+            ..Sample::new(message.id.as_str(), error)
+        };
         self.took_invalid(invalid.iter().map(sample));
         // The due time of a dead letter is its arrival.
         for (message, _) in &mut invalid {
@@ -375,10 +385,16 @@ fn absolute(due: Due) -> Option<UnixMillis> {
 }
 
 fn is_same(stored: &StoredMessage, message: &NewMessage) -> bool {
-    // A message without a flow is stored with that of its route.
-    let same_metadata = match (&stored.metadata.flow, &message.metadata.flow) {
-        (Some(_), None) => Metadata { flow: None, ..stored.metadata.clone() } == message.metadata,
-        _ => stored.metadata == message.metadata,
+    // A message without a flow is stored with that of its route, and a sampled one with the context of a span.
+    let same_metadata = stored.metadata == message.metadata || {
+        let mut metadata = [stored.metadata.clone(), message.metadata.clone()];
+        if message.metadata.flow.is_none() {
+            metadata[0].flow = None;
+        }
+        for one in &mut metadata {
+            one.headers.remove_trace();
+        }
+        metadata[0] == metadata[1]
     };
     stored.payload == message.payload && same_metadata && absolute(message.due).is_none_or(|due| stored.due == due)
 }
@@ -403,6 +419,7 @@ mod tests {
     use std::{cell::Cell, collections::BTreeMap};
 
     use super::{super::SourceState, *};
+    use crate::message::{Metadata, TraceContext, TraceId};
     use crate::store::redis::{RedisStore, connection::Connection};
 
     #[test]
@@ -424,6 +441,25 @@ mod tests {
         };
         assert!(same(None, None, "k") && same(Some("f"), Some("f"), "k") && same(Some("f"), None, "k"));
         assert!(!same(Some("f"), Some("g"), "k") && !same(None, Some("f"), "k") && !same(Some("f"), None, "other"));
+    }
+
+    #[test]
+    fn a_message_that_got_the_context_of_a_span_is_the_same_when_it_is_read_again() {
+        let metadata = |span: u64, other: &str| {
+            let mut metadata = Metadata { headers: [("x".to_owned(), other.to_owned())].into(), ..Metadata::default() };
+            if span > 0 {
+                metadata.replace_trace(TraceContext { trace: TraceId(1), span, is_sampled: true }, None);
+            }
+            metadata
+        };
+        let same = |stored: Metadata, read: Metadata| {
+            let (id, payload, due) = (MessageId::parse("a").unwrap(), bytes::Bytes::new(), UnixMillis::default());
+            let stored = StoredMessage { due, accepted: due, metadata: stored, payload: payload.clone() };
+            let (due, on_conflict) = (Due::NOW, OnConflict::Keep);
+            is_same(&stored, &NewMessage { id, due, payload, metadata: read, on_conflict, record: None })
+        };
+        assert!(same(metadata(1, "1"), metadata(0, "1")) && same(metadata(2, "1"), metadata(1, "1")));
+        assert!(!same(metadata(1, "1"), metadata(0, "2")));
     }
 
     #[tokio::test(start_paused = true)]

@@ -232,14 +232,14 @@ async fn a_flow_is_a_field_of_a_message_of_each_item_of_an_array_and_of_a_raw_bo
 #[tokio::test]
 async fn a_message_carries_everything_that_was_sent_with_it() {
     let server = ApiServer::start().await;
-    let body = r#"{"id":"x","payload":{"b": 1,  "a":1.50},"headers":{"traceparent":"00-1"},"key":"k",
+    let body = r#"{"id":"x","payload":{"b": 1,  "a":1.50},"headers":{"x-tenant":"00-1"},"key":"k",
                    "content_type":"application/cloudevents+json","max_attempts":3,"expires_at":4102444800000}"#;
     server.schedule("a", body).await;
     let claimed = server.claim("a").await.remove(0).1;
     let message = punctual::message::codec::decode(&claimed.body).unwrap();
     assert_eq!(message.payload, r#"{"b": 1,  "a":1.50}"#);
     let metadata = message.metadata;
-    assert_eq!(&metadata.headers["traceparent"], "00-1");
+    assert_eq!(&metadata.headers["x-tenant"], "00-1");
     assert_eq!(metadata.key.as_deref(), Some("k"));
     assert_eq!(metadata.content_type.as_deref(), Some("application/cloudevents+json"));
     assert_eq!((metadata.max_attempts, metadata.expires_at), (Some(3), Some(4_102_444_800_000)));

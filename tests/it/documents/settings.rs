@@ -61,7 +61,7 @@ impl Sources {
     fn groups(&self) -> Vec<Group> {
         let root = &self.schema["properties"];
         let mut groups = vec![];
-        for name in ["redis", "server", "log"] {
+        for name in ["redis", "server", "log", "tracing"] {
             groups.push(self.group(name, &root[name], &self.defaults[name]));
         }
         let scalars =

@@ -11,6 +11,7 @@ mod rabbitmq_migration;
 
 mod cli;
 mod clients;
+mod collectors;
 mod commands;
 mod crash;
 mod crowds;
@@ -46,6 +47,7 @@ mod secrets;
 mod sharing;
 mod stop;
 mod suspects;
+mod traces;
 mod unanswered;
 mod watching;
 mod without_file;

@@ -21,6 +21,7 @@ pub mod scale;
 mod sending;
 pub mod sentinels;
 pub mod servers;
+pub mod spans;
 mod tests;
 
 pub use self::{

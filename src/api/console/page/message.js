@@ -96,6 +96,7 @@ function Details({ message }) {
       ${message.flow !== undefined && html`<${Fact} name="Flow"><${Text}>${flowName(message.flow)}</${Text}></${Fact}>`}
       ${message.group && html`<${Fact} name="Group"><a href=${link("messages", { route: message.route, group: message.group })}>${message.group}</a></${Fact}>`}
       <${Fact} name="Headers">${headers.length ? html`<${Rows} rows=${headers} />` : "none"}</${Fact}>
+      ${message.trace_id && html`<${Fact} name="Trace"><${Text}>${message.trace_id}</${Text}></${Fact}>`}
       ${message.properties && html`<${Fact} name="Properties"><${Values} values=${message.properties} /></${Fact}>`}
     </dl></section>`;
 }

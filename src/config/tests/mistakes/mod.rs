@@ -34,6 +34,37 @@ const MISTAKES: &[(&str, &str)] = &[
     ("log: {level: loud}", "1.yaml:1:7: log.level: `loud` is unknown: known: error, warn, info, debug, trace"),
     ("log: {format: jsn}", "1.yaml:1:7: log.format: `jsn` is unknown: did you mean `json`? known: text, json"),
     ("server: {auth: {tokens: [a, ]}, listen: ':1'}", "1.yaml:1:33: server.listen: `:1` is not an address and port"),
+    // Spans
+    ("tracing: {otlp: {sample: 1.5}}", "1.yaml:1:18: tracing.otlp.sample: `1.5` is not within 0 .. 1"),
+    ("tracing: {otlp: {sample: -0.1}}", "1.yaml:1:18: tracing.otlp.sample: `-0.1` is not within 0 .. 1"),
+    ("tracing: {otlp: {sample: half}}", "1.yaml:1:18: tracing.otlp.sample: `half` is not a number"),
+    ("tracing: {otlp: {timeout: 50ms}}", "1.yaml:1:18: tracing.otlp.timeout: `50ms` is not within 100ms .. 1m"),
+    (
+        "tracing: {otlp: {endpoint: collector}}",
+        "1.yaml:1:18: tracing.otlp.endpoint: is not a URL such as http://127.0.0.1:4318: ",
+    ),
+    (
+        "tracing: {otlp: {endpoint: 'collector:4317'}}",
+        "1.yaml:1:18: tracing.otlp.endpoint: has the scheme `collector`; known: http, https",
+    ),
+    (
+        "tracing: {otlp: {endpoint: 'grpc://c:4317'}}",
+        "1.yaml:1:18: tracing.otlp.endpoint: has the scheme `grpc`; known: http, https",
+    ),
+    (
+        "tracing: {otlp: {endpoint: 'http://c/#a'}}",
+        "1.yaml:1:18: tracing.otlp.endpoint: is not a URL such as http://127.0.0.1:4318: it has a `#` part",
+    ),
+    ("tracing: {otlp: {headers: {'a b': c}}}", "1.yaml:1:28: tracing.otlp.headers.a b: `a b` is not a header name"),
+    (
+        "tracing: {otlp: {headers: {a: \"b\\nc\"}}}",
+        "1.yaml:1:28: tracing.otlp.headers.a: has a value with control characters",
+    ),
+    (
+        "tracing: {otlp: {headers: {Content-Type: x}}}",
+        "1.yaml:1:28: tracing.otlp.headers.Content-Type: is a header that the export itself sets",
+    ),
+    ("tracing: {delivery: child}", "1.yaml:1:11: tracing.delivery: `child` is unknown: known: link, parent"),
     // Expansion
     (
         "redis:\n  url: redis://${HOST}",
@@ -303,7 +334,7 @@ fn all_mistakes_of_all_sources_are_reported_together() {
             "2.yaml:7:7: routes.b.sink: sink `wbe` is unknown: did you mean `web`? known: list, other, web",
             "$PUNCTUAL__LOG__LEVEL: log.level: `9` is unknown: known: error, warn, info, debug, trace",
             "$PUNCTUAL__ROUTES__A__RETRY__FACTOR: routes.a.retry.factor: 0 is not within 1 .. 100",
-            "$PUNCTUAL__X: x: `x` is unknown: known: redis, server, log, shutdown_timeout, max_sleep, sink_defaults, sinks, route_defaults, routes, source_defaults, sources, schedules, schedules_revision",
+            "$PUNCTUAL__X: x: `x` is unknown: known: redis, server, log, tracing, shutdown_timeout, max_sleep, sink_defaults, sinks, route_defaults, routes, source_defaults, sources, schedules, schedules_revision",
         ]
     );
 }

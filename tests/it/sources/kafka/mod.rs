@@ -8,6 +8,7 @@ mod program;
 mod recreated;
 mod schedules;
 mod tombstones;
+mod traces;
 mod transactions;
 
 use std::{collections::BTreeMap, path::Path, process::Stdio, time::Duration};

@@ -6,6 +6,7 @@ mod outages;
 mod program;
 mod refusals;
 mod returns;
+mod traces;
 
 use std::{
     collections::BTreeMap,
