@@ -21,9 +21,10 @@ use super::{
     state::Api,
 };
 use crate::{
-    message::check_group,
+    message::{MessageId, check_group},
     queue::{GroupAction, GroupWork, QueueError},
     store::{NewDue, Rescheduled},
+    time::UnixMillis,
 };
 
 /// Maximum size of a body in bytes: a few short fields.
@@ -101,7 +102,7 @@ struct Change {
     /// The field of the reply with the number of changed messages.
     done: &'static str,
     action: GroupAction,
-    before: Option<crate::time::UnixMillis>,
+    before: Option<UnixMillis>,
 }
 
 impl Change {
@@ -119,7 +120,7 @@ impl Change {
         let result = api.queue.change_group(route, group, action, cursor.as_deref(), end, &mut work).await;
         caller.record(call, route, &Of::Selection(format!("group={group}")), work.count);
         result.map_err(|error: QueueError| Problem::from(error).after(work.count))?;
-        let in_flight: Vec<_> = work.in_flight.iter().map(|id| id.as_str()).collect();
+        let in_flight: Vec<_> = work.in_flight.iter().map(MessageId::as_str).collect();
         let mut reply = json!({ done: work.count, "in_flight": in_flight, "more": work.cursor.is_some() });
         if let Some(cursor) = work.cursor {
             reply["cursor"] = cursor.into();

@@ -112,7 +112,9 @@ impl Queue {
         let (Place { partition: first, mut after }, before) = place(&partitions, cursor)?;
         work.before = work.before.or(before);
         let in_flight = self.store.gather(route, group).await?;
-        work.in_flight.extend(in_flight.into_keys().take(MAX_BATCH));
+        if cursor.is_none() {
+            work.in_flight.extend(in_flight.into_keys().take(MAX_BATCH));
+        }
         for partition in &partitions[first..] {
             loop {
                 if work.room() == 0 || Instant::now() >= deadline {
@@ -158,7 +160,8 @@ impl Queue {
     ) -> Result<Option<MessageId>, QueueError> {
         let GroupMembers { now, mut members, more } =
             self.store.members_of_group(partition, group, after, work.room()).await?;
-        let before = *work.before.get_or_insert(now);
+        // Messages of this millisecond were accepted before the call too.
+        let before = *work.before.get_or_insert(UnixMillis::new(now.get() + 1).unwrap_or(now));
         let last = members.last().map(|one| one.id.clone());
         members.sort_by_key(|one| if one.score >= PARKED { one.score - PARKED } else { one.score });
         let is_pending = |one: &&GroupMember| one.state == State::Pending;

@@ -35,7 +35,7 @@ impl RedisStore {
         call.run(&self.servers).await
     }
 
-    /// Begins a call of lua/purge_pending.lua; the selection must follow.
+    /// Begins a call of `lua/purge_pending.lua`; the selection must follow.
     pub(super) fn purge_call(&self, partition: &Partition, limit: u64, dry_run: bool) -> Result<Call, StoreError> {
         let keys = self.keys(partition)?;
         let route = self.route(&partition.route)?;
