@@ -59,8 +59,8 @@ local repeated, overtaken = tonumber(last) == number, tonumber(last) > number
 -- The second member has the next due time when only the first is due.
 local first, first_score, _, second_score = unpack(redis.call('ZRANGE', pending, '0', '1', 'WITHSCORES'))
 local next_due, next_lease = tonumber(first_score), head(unack)
-local is_due = next_due and next_due <= millis
-if flow and not is_due then is_due = (head(flow.gates) or math.huge) <= millis end
+local gate = flow and head(flow.gates)
+local is_due = (next_due and next_due <= millis) or (gate and gate <= millis)
 
 -- The token is unique among current leases: a repeated claim finds its messages by it.
 local token = now + lease
@@ -93,11 +93,12 @@ elseif limit > 0 and not is_paused and not overtaken and is_due then
   local settings = flow and flow_settings(ARGV[10])
   -- Usually as many due messages as are asked for can leave.
   local is_narrow = flow and not has_attempts and not settings.ordered
-  if is_narrow then
-    chosen, chosen_scores = due_ones(pending, millis, '0', ARGV[3])
-  elseif flow then
-    most = MAX_SEEN
-    chosen, chosen_scores = due_for_flows(pending, millis, most, settings)
+  if flow then
+    if not is_narrow then most = MAX_SEEN end
+    if gate then most = math.min(most, MOST_READ) end
+    chosen, chosen_scores = due_ones(pending, millis, '0', whole(most))
+    -- Where order is asked for, only the first ones are read.
+    if has_attempts and not settings.ordered then add_recent(pending, millis, chosen, chosen_scores) end
   elseif second_score and tonumber(second_score) <= millis then
     chosen, chosen_scores = due_ones(pending, millis, '0', ARGV[3])
   end
@@ -119,21 +120,26 @@ elseif limit > 0 and not is_paused and not overtaken and is_due then
       end
     end
   end
-  passed = is_narrow and #chosen > 0 and pass(flow, settings, chosen, now)
+  local values = flow and #chosen > 0 and redis.call('HMGET', flow.flows, unpack(chosen)) or {}
+  local backlog = is_narrow and gate and not is_whole and is_backlog(flow, values, millis)
+  passed = is_narrow and #chosen > 0 and not backlog and pass(flow, settings, values, gate, now)
   if passed then
     ids, bodies, scores, orphans, orphan_scores = read_bodies(messages, chosen, chosen_scores, chunk, max_bytes)
     local number = #ids + #orphans
-    if number < #chosen then passed = pass(flow, settings, { unpack(chosen, 1, number) }, now) end
+    if number < #chosen then passed = pass(flow, settings, { unpack(values, 1, number) }, gate, now) end
   elseif flow then
     local due, due_scores = chosen, chosen_scores
     local function begin(most_taken)
       turn = { settings = settings, suspects = few_chosen }
-      chosen, chosen_scores, since = take_turns(flow, turn, due, due_scores, most_taken, now, is_whole)
+      chosen, chosen_scores, since = take_turns(flow, turn, due, due_scores, values, most_taken, now, is_whole)
     end
-    begin(limit)
-    if is_narrow and not is_whole and #turn.parked > 0 then
-      due, due_scores = due_for_flows(pending, millis, MAX_SEEN, settings)
-      begin(limit)
+    if not backlog then begin(limit) end
+    if backlog or (is_narrow and not is_whole and #turn.parked.ids > 0) then
+      local n = #due
+      add_recent(pending, millis, due, due_scores)
+      local others = #due > n and redis.call('HMGET', flow.flows, unpack(due, n + 1)) or {}
+      for i, value in ipairs(others) do values[n + i] = value end
+      if backlog or #due > n then begin(limit) end
     end
     ids, bodies, scores, orphans, orphan_scores = read_bodies(messages, chosen, chosen_scores, chunk, max_bytes)
     local number = #ids + #orphans
@@ -230,7 +236,7 @@ end
 local is_empty = not next_due and not next_lease
 if flow then
   if next_due and select(2, due_by(next_due)) then next_due = nil end
-  local gate = head(flow.gates)
+  if turn then gate = head(flow.gates) end
   if gate and gate < math.huge then next_due = math.min(next_due or gate, gate) end
 end
 -- Bodies that were deleted by hand count in `bytes` until the partition is empty.
@@ -259,6 +265,6 @@ if turn then
 end
 return {
   #ids, now, token, is_paused and 1 or 0, next_due or -1, next_lease or -1, #put_off.ids, #orphans,
-  orphans[1] or '', elsewhere and tonumber(elsewhere) or -1, turn and #turn.parked or 0,
+  orphans[1] or '', elsewhere and tonumber(elsewhere) or -1, turn and #turn.parked.ids or 0,
   packed, rare, waits,
 }, #packed

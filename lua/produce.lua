@@ -293,8 +293,8 @@ end
 --          in the field "". "! <flow>" is a message that is delivered at once by request, or a schedule that is to be
 --          planned: it takes no slot of the rate. A claim of it changes "!" to 0
 -- waiting  sorted set, all scores 0: "<flow> NUL <due> NUL <number> NUL <id>" of each parked message
--- flights  sorted set, all scores 0: "<flow> NUL <id>" of each message in flight, and, where order is asked for, of a
---          message that holds its flow until it is delivered or dead
+-- flights  sorted set, all scores 0: "<flow> NUL <id>" of each message in flight, if `parallel` or order limits its flow,
+--          and, where order is asked for, of a message that holds its flow until it is delivered or dead
 -- gates    sorted set: flow with parked messages -> when a claim looks at them (ms). `inf`: not before a message of the
 --          flow ends or its rules change
 -- slots    sorted set: flow -> theoretical arrival time of GCRA (us), only of flows that used their rate; "<flow> SOH" ->
@@ -342,6 +342,9 @@ end
 -- in `flows`. They no longer hold their flows. Returns whether a claim must look at a flow now.
 local function depart(steps, flow, ids, scores, values, now)
   if #ids == 0 then return false end
+  -- Usually neither counts messages in flight nor has messages that wait.
+  local counts, waits = redis.call('ZCARD', flow.flights) > 0, redis.call('ZCARD', flow.gates) > 0
+  if not counts and not waits and not next(scores) then return false end
   local waiting, members, names = { 'ZREM', flow.waiting }, {}, {}
   for i, id in ipairs(ids) do
     local value = values[i]
@@ -354,15 +357,14 @@ local function depart(steps, flow, ids, scores, values, now)
   end
   remove(steps, waiting, '0')
   local flights, n = { 'ZREM', flow.flights }, 2
-  for i, score in ipairs(redis.call('ZMSCORE', flow.flights, unpack(members))) do
+  for i, score in ipairs(counts and redis.call('ZMSCORE', flow.flights, unpack(members)) or {}) do
     if score then
       n = n + 1
       flights[n] = members[i]
     end
   end
   remove(steps, flights, '0')
-  -- Usually no message waits for its flow.
-  if redis.call('ZCARD', flow.gates) == 0 then return false end
+  if not waits then return false end
   local opened, closed_again, known = { 'ZADD', flow.gates }, { 'ZADD', flow.gates }, {}
   for i, gate in ipairs(redis.call('ZMSCORE', flow.gates, unpack(names))) do
     if gate == 'inf' and not known[names[i]] then

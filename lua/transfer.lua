@@ -67,11 +67,16 @@ end
 grow(steps, bytes, -left)
 if flow and done > 0 then
   local now = math.floor(clock() / 1000)
-  local values, value_of, ended_values = redis.call('HMGET', flow.flows, unpack(moved)), {}, {}
+  local values = redis.call('HMGET', flow.flows, unpack(moved))
+  local ended_values = values
   is_open = depart(steps, flow, moved, {}, values, now) or is_open
   number_flows(steps, flow, again, again_flows, unplanned)
-  for i, id in ipairs(moved) do value_of[id] = values[i] end
-  for i, id in ipairs(completed) do ended_values[i] = value_of[id] end
+  if #occurrences > 0 then
+    local value_of = {}
+    ended_values = {}
+    for i, id in ipairs(moved) do value_of[id] = values[i] end
+    for i, id in ipairs(completed) do ended_values[i] = value_of[id] end
+  end
   forget(steps, flow, completed, ended_values)
 end
 complete(steps, remembered, records, attempts, errors, messages, groups, completed, keep, max)

@@ -1,15 +1,14 @@
--- include commit flow_value members rates scores
+-- include commit flow_value members rates
 -- The usual claim from a route with flows: all due messages that it read can leave. This needs no entry for each message,
 -- which is most of the time of take_turns (turns.lua).
 
--- Returns nothing if one of `ids`, due messages, has to wait or is delivered at once by request, or if a parked message
--- can leave. Otherwise the flow of each, the flows, and their slots before and after.
-local function pass(flow, settings, ids, now)
-  local millis = math.floor(now / 1000)
-  local gate = head(flow.gates)
-  if gate and gate <= millis then return end
+-- `values`: those of due messages in `flows`; `gate`: the first gate. Returns nothing if one of the messages has to wait
+-- or is delivered at once by request, or if a parked message can leave. Otherwise the flow of each message, the flows,
+-- their slots before and after, and whether messages in flight are counted.
+local function pass(flow, settings, values, gate, now)
+  if gate and gate <= math.floor(now / 1000) then return end
   local of, names, numbers, n = {}, {}, {}, 0
-  for i, value in ipairs(redis.call('HMGET', flow.flows, unpack(ids))) do
+  for i, value in ipairs(values) do
     local name = ''
     if value then
       if string.byte(value) == 33 then return end
@@ -33,13 +32,13 @@ local function pass(flow, settings, ids, now)
     if own then return end
   end
   local rules = rules_of(settings)
-  local interval, tolerance = rules.interval, rules.tolerance
+  local interval, tolerance, counts = rules.interval, rules.tolerance, is_counted(rules)
   local slots, holds = slots_of(flow, names, now)
   local new_slots = {}
   for i, name in ipairs(names) do
     local number = numbers[name]
     if holds[i] and tonumber(holds[i]) > now then return end
-    if rules.parallel < math.huge then
+    if counts then
       local in_flight = redis.call('ZLEXCOUNT', flow.flights, '[' .. name .. '\0', '(' .. name .. '\1')
       if in_flight + number > rules.parallel then return end
     end
@@ -53,14 +52,14 @@ local function pass(flow, settings, ids, now)
       new_slots[i] = slot
     end
   end
-  return { of = of, names = names, slots = slots, new_slots = new_slots }
+  return { of = of, names = names, slots = slots, new_slots = new_slots, counts = counts }
 end
 
 -- Adds the steps for the messages that leave, except the moves from `pending` to `unack`. `ids`: messages with a body.
 -- `places`: their places in the ids of `pass`; nil if every message has a body.
 local function end_pass(steps, flow, passed, ids, places)
   local flights, n = { 'ZADD', flow.flights }, 2
-  for i, id in ipairs(ids) do
+  for i, id in ipairs(passed.counts and ids or {}) do
     flights[n + 1], flights[n + 2] = '0', passed.of[places and places[i] or i] .. '\0' .. id
     n = n + 2
   end

@@ -27,6 +27,9 @@ local function rules_of(settings, own)
   return rules
 end
 
+-- Whether the messages in flight of a flow are counted.
+local function is_counted(rules) return rules.parallel < math.huge end
+
 -- The values of `rules` for flows.
 local function own_rules(flow, names)
   if #names == 0 or redis.call('EXISTS', flow.rules) == 0 then return {} end
@@ -39,8 +42,13 @@ local LAST_HOLD = '\1\1'
 -- The slots of flows, and the times before which none of their messages leaves. `now`: none of these times is read if all
 -- are over.
 local function slots_of(flow, names, now)
-  local last = now and redis.call('ZSCORE', flow.slots, LAST_HOLD) or nil
-  if now and not (last and tonumber(last) > now) then return redis.call('ZMSCORE', flow.slots, unpack(names)), {} end
+  if now then
+    local known = { unpack(names) }
+    known[#known + 1] = LAST_HOLD
+    local scores = redis.call('ZMSCORE', flow.slots, unpack(known))
+    local last = scores[#known]
+    if not (last and tonumber(last) > now) then return scores, {} end
+  end
   local members = {}
   for i, name in ipairs(names) do
     members[i] = name

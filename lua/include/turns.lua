@@ -1,10 +1,13 @@
 -- include claiming commit fields flow flow_value members rates scores
 -- Chooses the due messages that a claim takes from a route with flows.
 
--- Due messages and flows that a claim looks at.
+-- Flows with an open gate that a claim looks at.
 local MOST_LOOKED_AT = 1000
--- Messages among them that became due last, if more are due.
-local MOST_RECENT = 250
+-- Due messages that a claim reads while messages wait for their flows. It can have to park all of them, which takes a
+-- millisecond of Redis' time for a hundred, and other claims follow.
+local MOST_READ = 250
+-- Due messages that it reads besides, if more are due: those that became due last.
+local MOST_RECENT = 100
 -- Slots of idle flows that a claim deletes.
 local MOST_IDLE = 5000
 -- Time in us after which a slot that is over is deleted: the slot of a busy flow is not deleted and written in turns.
@@ -31,55 +34,66 @@ local function sort(entries)
   end
 end
 
-local function queue_of(name, entry)
-  return { name = name, entries = { entry }, at_once = false, slot = false, hold = 0 }
+local function queue_of(name)
+  return { name = name, entries = {}, at_once = false, slot = false, hold = 0 }
 end
 
--- Ids and scores of due members of `pending`: the first `most`, and the last ones if there are more. Behind a backlog of
--- one flow, other flows have messages that have just become due. Where order is asked for, only the first ones are read.
-local function due_for_flows(pending, millis, most, settings)
-  local ids, scores = due_ones(pending, millis, '0', whole(most))
-  if #ids < most or settings.ordered then return ids, scores end
+-- Adds due members of `pending` that became due last to the first ones. Behind a backlog of one flow, other flows have
+-- messages that have just become due.
+local function add_recent(pending, millis, ids, scores)
   local count = redis.call('ZCOUNT', pending, '-inf', whole(millis))
-  local from = math.max(most, count - MOST_RECENT)
-  local found = from < count and redis.call('ZRANGE', pending, whole(from), whole(count - 1), 'WITHSCORES') or {}
-  local recent, recent_scores = {}, {}
+  local from = math.max(#ids, count - MOST_RECENT)
+  if from >= count then return end
+  local found = redis.call('ZRANGE', pending, whole(from), whole(count - 1), 'WITHSCORES')
   for i = 1, #found, 2 do
-    recent[#recent + 1], recent_scores[#recent_scores + 1] = found[i], found[i + 1]
+    ids[#ids + 1], scores[#scores + 1] = found[i], found[i + 1]
   end
-  for i, id in ipairs(ids) do
-    recent[#recent + 1], recent_scores[#recent_scores + 1] = id, scores[i]
-  end
-  return recent, recent_scores
 end
 
--- Sorts `ids` with `scores` in `pending`, all due, into flows. `is_whole`: no other message is due. Returns the flows
--- in the order in which they first appear, and the due time from which messages are not taken: others that are due
--- before them were not read.
-local function queues(flow, ids, scores, settings, is_whole)
-  local order, of, bound = {}, {}, math.huge
-  if settings.ordered and not is_whole then
-    bound = tonumber(scores[#scores])
-    local n = #ids
-    while n > 0 and tonumber(scores[n]) == bound do n = n - 1 end
-    -- If all are due at the same time, they are parked, in order of their numbers.
-    if n > 0 then ids = { unpack(ids, 1, n) } end
+-- Whether all of the first due messages are parked that have the flow of the very first: the gate of that flow is closed.
+-- `values`: those of the messages in `flows`.
+local function is_backlog(flow, values, millis)
+  local gate = values[1] and redis.call('ZSCORE', flow.gates, (flow_of(values[1])))
+  if not gate or (gate ~= 'inf' and tonumber(gate) <= millis) then return false end
+  for _, value in ipairs(values) do
+    -- It is delivered at once by request.
+    if value and string.byte(value) == 33 then return false end
   end
-  local values = #ids > 0 and redis.call('HMGET', flow.flows, unpack(ids)) or {}
-  for i, id in ipairs(ids) do
+  return true
+end
+
+-- Adds a message to those that are parked. They are lists and not entries: behind a backlog a claim parks hundreds.
+local function park(parked, id, score, name, number)
+  local n = #parked.ids + 1
+  parked.ids[n], parked.scores[n], parked.names[n], parked.numbers[n] = id, score, name, number
+end
+
+-- Sorts due messages, with their `values` in `flows`, into flows. Returns the flows in the order in which they first
+-- appear, the flows by name, and for each message its flow and its number.
+local function queues(count, values)
+  local order, of, places, numbers = {}, {}, {}, {}
+  for i = 1, count do
     local name, number = flow_of(values[i])
     local queue = of[name]
-    -- Few fields in each table: most of the time of a claim is theirs.
-    local entry = { id = id, score = scores[i], due = tonumber(scores[i]), number = number, queue = queue, since = 0 }
-    if queue then
-      queue.entries[#queue.entries + 1] = entry
-    else
-      queue = queue_of(name, entry)
-      entry.queue, of[name], order[#order + 1] = queue, queue, queue
+    if not queue then
+      queue = queue_of(name)
+      of[name], order[#order + 1] = queue, queue
     end
     if number == '!' then queue.at_once = true end
+    places[i], numbers[i] = queue, number
   end
-  return order, of, bound
+  return order, of, places, numbers
+end
+
+-- The number of due messages with these `scores` that are looked at, and the due time from which none is taken: others
+-- that are due before them were not read.
+local function bound_of(scores, settings, is_whole)
+  local n = #scores
+  if not settings.ordered or is_whole or n == 0 then return n, math.huge end
+  local bound = tonumber(scores[n])
+  while n > 0 and tonumber(scores[n]) == bound do n = n - 1 end
+  -- If all are due at the same time, they are parked, in order of their numbers.
+  return n > 0 and n or #scores, bound
 end
 
 -- Adds the first parked messages of a flow, one more than `most`, to its entries. Returns whether these are all. A member
@@ -171,7 +185,7 @@ local function serve(flow, queue, limit, now, bound, turn)
       if has_room then entry.at = math.max(millis + 1, math.ceil(math.max(slot - rules.tolerance, queue.hold) / 1000)) end
       turn.delayed[#turn.delayed + 1] = entry
     else
-      turn.parked[#turn.parked + 1] = entry
+      park(turn.parked, entry.id, entry.score, queue.name, entry.number)
       more = true
     end
   end
@@ -191,14 +205,16 @@ local function serve(flow, queue, limit, now, bound, turn)
 end
 
 -- Takes turns among the flows of a route: those with an open gate, then those of `ids`, due messages with their
--- `scores`. Returns the taken ids, their scores in `pending`, and the times (ms) from which they
+-- `scores`, and `values` in `flows`. Returns the taken ids, their scores in `pending`, and the times (ms) from which they
 -- could be delivered.
 --
 -- turn.settings: rate, burst, parallel, ordered of the route; turn.suspects: whether `ids` are suspects
-local function take_turns(flow, turn, ids, scores, limit, now, is_whole)
+local function take_turns(flow, turn, ids, scores, values, limit, now, is_whole)
   local settings, millis = turn.settings, math.floor(now / 1000)
-  turn.taken, turn.parked, turn.delayed, turn.stale, turn.ordered = {}, {}, {}, {}, settings.ordered
-  local order, of, bound = queues(flow, ids, scores, settings, is_whole)
+  turn.taken, turn.delayed, turn.stale, turn.ordered = {}, {}, {}, settings.ordered
+  turn.parked = { ids = {}, scores = {}, names = {}, numbers = {} }
+  local count, bound = bound_of(scores, settings, is_whole)
+  local order, of, places, numbers = queues(count, values)
   local found = not turn.suspects
     and redis.call('ZRANGEBYSCORE', flow.gates, '-inf', whole(millis), 'LIMIT', '0', whole(MOST_LOOKED_AT))
   local first = {}
@@ -224,18 +240,25 @@ local function take_turns(flow, turn, ids, scores, limit, now, is_whole)
       if gates[i] then
         queue.gate = gates[i] == 'inf' and math.huge or tonumber(gates[i])
         queue.new_gate = queue.gate
+        queue.is_closed = queue.gate > millis and not settings.ordered and not queue.at_once and not turn.suspects
       end
       queue.rules = own[i] and rules_of(settings, own[i]) or common
     end
   end
+  for i = 1, count do
+    local queue, id, score = places[i], ids[i], scores[i]
+    if queue.is_closed then
+      park(turn.parked, id, score, queue.name, numbers[i])
+    else
+      -- Few fields in each table: most of the time of a claim is theirs.
+      queue.entries[#queue.entries + 1] =
+        { id = id, score = score, due = tonumber(score), number = numbers[i], queue = queue, since = 0 }
+    end
+  end
   local left = limit
   for _, queue in ipairs(first) do
-    local is_closed = queue.gate and queue.gate > millis and not settings.ordered and not queue.at_once
-    if left == 0 and #queue.entries == 0 then
-      -- The next claim looks at it.
-    elseif is_closed and not turn.suspects then
-      for _, entry in ipairs(queue.entries) do turn.parked[#turn.parked + 1] = entry end
-    else
+    -- Otherwise the next claim looks at it.
+    if not queue.is_closed and (left > 0 or #queue.entries > 0) then
       left = left - serve(flow, queue, left, now, bound, turn)
     end
   end
@@ -246,23 +269,37 @@ local function take_turns(flow, turn, ids, scores, limit, now, is_whole)
   return taken, taken_scores, since
 end
 
+-- Adds the steps that park messages.
+local function end_parking(steps, flow, parked, pending)
+  if #parked.ids == 0 then return end
+  local moves, waiting = { 'ZADD', pending }, { 'ZADD', flow.waiting }
+  local score, name, at, place
+  for i, id in ipairs(parked.ids) do
+    -- Most messages of a backlog have one flow, and many one due time.
+    if parked.scores[i] ~= score or parked.names[i] ~= name then
+      score, name = parked.scores[i], parked.names[i]
+      at, place = whole(PARKED + score), name .. '\0' .. padded(score) .. '\0'
+    end
+    local number = parked.numbers[i]
+    moves[2 * i + 1], moves[2 * i + 2] = at, id
+    waiting[2 * i + 1] = '0'
+    waiting[2 * i + 2] = number == '!' and place_in(name, score, number, id) or place .. padded(number) .. '\0' .. id
+  end
+  write(steps, moves, function() return restored(pending, parked.ids, parked.scores) end)
+  insert(steps, waiting)
+end
+
 -- Adds the steps of a turn, except those that move the taken messages from `pending` to `unack`. `gone`: ids among the
 -- taken ones that have no body, and are dead now.
 local function end_turns(steps, flow, turn, pending, millis, gone)
-  local parked, back, waiting = { 'ZADD', pending }, { 'ZADD', pending }, { 'ZADD', flow.waiting }
-  for _, entry in ipairs(turn.parked) do
-    local n = #parked
-    parked[n + 1], parked[n + 2] = whole(PARKED + entry.due), entry.id
-    back[n + 1], back[n + 2] = entry.score, entry.id
-    waiting[n + 1], waiting[n + 2] = '0', place_in(entry.queue.name, entry.due, entry.number, entry.id)
-  end
+  end_parking(steps, flow, turn.parked, pending)
+  local delayed, back = { 'ZADD', pending }, { 'ZADD', pending }
   for _, entry in ipairs(turn.delayed) do
-    local n = #parked
-    parked[n + 1], parked[n + 2] = whole(entry.at), entry.id
+    local n = #delayed
+    delayed[n + 1], delayed[n + 2] = whole(entry.at), entry.id
     back[n + 1], back[n + 2] = entry.score, entry.id
   end
-  write(steps, parked, { back })
-  insert(steps, waiting)
+  write(steps, delayed, { back })
   local left, flights, given_up = { 'ZREM', flow.waiting }, { 'ZADD', flow.flights }, { 'ZREM', flow.flights }
   local again, again_old, n = { 'HSET', flow.flows }, {}, 2
   for _, entry in ipairs(turn.taken) do
@@ -273,7 +310,7 @@ local function end_turns(steps, flow, turn, pending, millis, gone)
       if entry.is_holder then given_up[#given_up + 1] = flight end
       -- The flow is not busy.
       if queue.new_gate then queue.new_gate = millis end
-    elseif not entry.is_holder then
+    elseif not entry.is_holder and is_counted(queue.rules) then
       flights[n + 1], flights[n + 2] = '0', flight
       n = n + 2
     end

@@ -38,8 +38,10 @@ impl SharingDelay {
         let now = claim.clock.micros / 1000;
         let overdue = |due: u64| Duration::from_millis(now.saturating_sub(due));
         let waited_for = match (claim.messages.first(), claim.next_due) {
-            (Some(first), _) => Some(overdue(first.not_before.get())),
-            (None, Some(head)) if head.get() <= now => Some(overdue(head.get())),
+            // The time for which it waited for its flow is not the fault of another instance.
+            (Some(first), _) => Some(overdue(first.not_before.get()).saturating_sub(first.waited)),
+            // Behind parked messages there are often others of their flow, which no instance can take.
+            (None, Some(head)) if head.get() <= now && claim.parked == 0 => Some(overdue(head.get())),
             _ => None,
         };
         // One millisecond less than the wait, because due times are cut to milliseconds. At most `OVERDUE`: several
@@ -115,6 +117,19 @@ mod tests {
             alone.polled(&claim(None, None, elsewhere), 0.0);
         }
         assert!(alone.wait() <= FIRST, "no other took anything since");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn messages_that_waited_for_their_flow_end_no_wait() {
+        let waiting = || SharingDelay { base: 2 * FIRST, wait: 2 * FIRST, polled: 0 };
+        let mut claim_of_flow = claim(Some(5000), None, Some(1));
+        claim_of_flow.messages[0].waited = Duration::from_millis(4990);
+        let mut sharing_delay = waiting();
+        sharing_delay.polled(&claim_of_flow, 0.0);
+        assert_eq!(sharing_delay.wait(), 2 * FIRST, "it could leave for 10 ms");
+        let mut sharing_delay = waiting();
+        sharing_delay.polled(&Claim { parked: 100, ..claim(None, Some(5000), Some(1)) }, 0.0);
+        assert_eq!(sharing_delay.wait(), 4 * FIRST, "another instance took what could leave");
     }
 
     #[tokio::test(start_paused = true)]

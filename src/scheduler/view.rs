@@ -24,6 +24,8 @@ pub struct View {
     paused: bool,
     /// When the head is due; never earlier than by Redis' clock.
     due: Option<Instant>,
+    /// The last poll parked messages.
+    parks: bool,
     /// When the earliest lease has expired.
     pub lease: Option<Instant>,
     /// Suspects were deferred: the next claim may take some.
@@ -33,7 +35,16 @@ pub struct View {
 impl View {
     /// Before the first poll, which is due at once.
     pub fn new(now: Instant) -> Self {
-        Self { polled: now, again: true, woken: None, paused: false, due: None, lease: None, suspects: false }
+        Self {
+            polled: now,
+            again: true,
+            woken: None,
+            paused: false,
+            due: None,
+            parks: false,
+            lease: None,
+            suspects: false,
+        }
     }
 
     /// Stores the reply of a poll. All instants count from `received`: Redis read its clock before that, so none is too
@@ -47,8 +58,11 @@ impl View {
         self.suspects = claim.suspects > 0;
         self.due = claim.next_due.map(|due| {
             let late = Duration::from_micros(claim.clock.micros.saturating_sub(due.get() * 1000));
+            // Behind messages that were parked there are often others of their flow. They are not late.
+            let late = if claim.parked > 0 { Duration::ZERO } else { late };
             received.checked_sub(late).filter(|_| !late.is_zero()).unwrap_or_else(|| at(due.get() * 1000))
         });
+        self.parks = claim.parked > 0;
         self.lease = claim.next_lease.map(|deadline| at(deadline) + LEASE_SLACK);
         claim.next_lease.is_some_and(|deadline| deadline < claim.clock.micros)
     }
@@ -59,8 +73,9 @@ impl View {
         if self.again {
             return (self.polled, TIMER);
         }
-        // Messages that were overdue at the last poll are not taken by another instance: no delay.
-        let due = self.due.map(|at| if at <= self.polled { at } else { at + sharing_delay });
+        // Messages that were overdue at the last poll are not taken by another instance: no delay. A backlog is parked by
+        // the instance that serves the partition.
+        let due = self.due.map(|at| if at <= self.polled && !self.parks { at } else { at + sharing_delay });
         let woken = self.woken.map(|at| at + sharing_delay);
         let lease = self.lease.map(|at| at.max(recover_from));
         let timer = [due.filter(|_| !self.paused), woken, lease].into_iter().flatten().min();

@@ -24,6 +24,8 @@ const MAX_CRASHES: u32 = 5;
 const SPACING: u64 = 20;
 /// Maximum number of due messages that a claim reads when it defers suspects.
 const MAX_SEEN: usize = 1000;
+/// Maximum number of due messages that a claim reads while messages wait for their flows.
+const MAX_READ: usize = 250;
 /// Maximum number of leases of one recovery or cut.
 const MAX_RECOVERED: usize = 1000;
 /// Age in microseconds from which the entry of an instance that claims no longer is deleted.
@@ -178,7 +180,8 @@ impl MemoryPartition {
         let (due, suspects) = self.choose(request, MAX_SEEN, millis);
         let few = due.iter().any(|(_, id)| self.is_suspect(id)) && request.suspects == Suspects::Few;
         let limit = u64::from(request.limit);
-        let first = &due[..due.len().min(request.limit as usize)];
+        let most = if self.flow.gates.is_empty() { MAX_SEEN } else { MAX_READ };
+        let first = &due[..due.len().min(request.limit as usize).min(most)];
         let is_narrow = !limits.ordered && self.attempts.is_empty();
         let mut read = if is_narrow { first } else { &due[..] };
         let mut turn = self.take_turns(limits, read, (limit, is_whole || few, few), now);
@@ -201,7 +204,7 @@ impl MemoryPartition {
             message.waited = Duration::from_millis(entry.since - entry.due);
         }
         let parked = turn.count_parked();
-        self.end_turn(turn, &orphans, now);
+        self.end_turn(limits, turn, &orphans, now);
         (messages, orphans, suspects, parked)
     }
 

@@ -104,6 +104,11 @@ fn whole(number: f64) -> u64 {
 }
 
 impl MemoryPartition {
+    /// Whether the messages in flight of a flow are counted.
+    pub(super) fn is_counted(&self, limits: &FlowLimits, name: &str) -> bool {
+        Rules::of(limits, self.flow.rules.get(name)).parallel < u64::MAX
+    }
+
     /// The flow and the number of a message.
     pub(super) fn flow_of(&self, id: &str) -> (String, String) {
         let value = self.flow.flows.get(id).map_or("0 ", String::as_str);
@@ -420,7 +425,7 @@ impl MemoryPartition {
     }
 
     /// Applies a turn. `gone`: ids of taken messages without a body.
-    pub(super) fn end_turn(&mut self, mut turn: Turn, gone: &[String], now: u64) {
+    pub(super) fn end_turn(&mut self, limits: &FlowLimits, mut turn: Turn, gone: &[String], now: u64) {
         for entry in &turn.parked {
             self.pending.insert(&entry.id, PARKED + entry.due);
             self.flow.waiting.insert(entry.member.clone());
@@ -431,13 +436,14 @@ impl MemoryPartition {
         for entry in &turn.taken {
             let queue = &mut turn.queues[entry.queue];
             let flight = format!("{}\0{}", queue.name, entry.id);
+            let is_counted = self.is_counted(limits, &queue.name);
             if entry.parked {
                 self.flow.waiting.remove(&entry.member);
             }
             if gone.contains(&entry.id) {
                 self.flow.flights.remove(&flight);
                 queue.new_gate = queue.new_gate.map(|_| now / 1000);
-            } else {
+            } else if is_counted {
                 self.flow.flights.insert(flight);
             }
             if entry.number == "!" {

@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 
 use super::{flow::place, flow_keys::SHUT, partition::MemoryPartition};
-use crate::store::PARKED;
+use crate::{message::FlowLimits, store::PARKED};
 
 impl MemoryPartition {
     /// Checks what holds after every transition of a route with flows.
     ///
     /// # Panics
     /// When it does not.
-    pub fn check_flows(&self, ordered: bool) {
+    pub fn check_flows(&self, limits: &FlowLimits) {
         let parked: BTreeSet<_> = self
             .pending
             .iter()
@@ -31,9 +31,10 @@ impl MemoryPartition {
             let busy = self.flow.flights.iter().any(|flight| flight.starts_with(&start));
             assert!(gate != Some(SHUT) || busy || paused, "`{name}` is stuck: {self:?}");
         }
-        let mut flights: BTreeSet<_> =
-            self.unack.iter().map(|(id, _)| format!("{}\0{id}", self.flow_of(id).0)).collect();
-        if ordered {
+        let in_flight = self.unack.iter().map(|(id, _)| (self.flow_of(id).0, id));
+        let counted = in_flight.filter(|(name, _)| self.is_counted(limits, name));
+        let mut flights: BTreeSet<_> = counted.map(|(name, id)| format!("{name}\0{id}")).collect();
+        if limits.ordered {
             let held = |flight: &&String| {
                 let id = flight.split('\0').nth(1).expect("an id");
                 self.pending.get(id).is_some_and(|score| score < PARKED)

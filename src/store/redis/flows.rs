@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::{MAX_BATCH, RedisStore, reply::Reply, script, unless_closed};
+use super::{MAX_BATCH, RedisStore, keys::FlowKeys, reply::Reply, script, unless_closed};
 use crate::{
     message::MessageId,
     store::{FieldChange, FlowChange, FlowRules, FlowState, Partition, StoreError},
@@ -35,8 +35,11 @@ impl RedisStore {
         arguments: &[&str],
     ) -> Result<(Vec<FlowState>, bool), StoreError> {
         let keys = self.keys(partition)?;
+        let FlowKeys { flows, waiting, flights, gates, rules, .. } = &keys.flow;
+        let limits = self.route(&partition.route)?.settings.flow.as_ref().map(|flow| &flow.limits);
         let call = script::FLOWS
-            .keys(&[&keys.flow.waiting, &keys.flow.flights, &keys.flow.gates, &keys.flow.rules])
+            .keys(&[waiting, flights, gates, rules, &keys.unack, flows])
+            .arg(u8::from(limits.is_some_and(|limits| limits.parallel.is_some() || limits.ordered)))
             .arg(arguments);
         let reply: Vec<Value> = call.run(&self.listings).await?;
         let mut reply = Reply::from(reply);
@@ -83,8 +86,9 @@ impl RedisStore {
 
     async fn set_rule(&self, partition: &Partition, key: &str, change: &[String; 4]) -> Result<bool, StoreError> {
         let keys = self.keys(partition)?;
+        let FlowKeys { flows, flights, gates, rules, .. } = &keys.flow;
         let call = script::RULE
-            .keys(&[&keys.flow.gates, &keys.flow.rules, &keys.route])
+            .keys(&[gates, rules, &keys.route, &keys.unack, flows, flights])
             .arg(&keys.wake)
             .arg(self.layout(partition)?)
             .arg(key)
@@ -112,14 +116,16 @@ impl RedisStore {
     /// Repairs the flows of a partition, if its route has any. Returns the number of repairs.
     pub async fn tidy(&self, partition: &Partition) -> Result<u64, StoreError> {
         let (keys, route) = (self.keys(partition)?, self.route(&partition.route)?);
-        let Some(flow) = &route.settings.flow else { return Ok(0) };
+        if route.settings.flow.is_none() {
+            return Ok(0);
+        }
         let all = route.with_flow(vec![&keys.pending, &keys.unack], keys);
-        let ordered = u8::from(flow.limits.ordered);
+        let settings = route.flow_settings();
         let mut repairs = 0;
-        for part in ["flights", "parked"] {
+        for part in ["leases", "flights", "parked"] {
             let mut cursor = String::new();
             loop {
-                let call = script::TIDY.keys(&all).arg(&keys.wake).arg(ordered).arg(part).arg(cursor).arg(LOOKED_AT);
+                let call = script::TIDY.keys(&all).arg(&keys.wake).arg(&settings).arg(part).arg(cursor).arg(LOOKED_AT);
                 let (some, next): (u64, String) = call.run(&self.servers).await?;
                 repairs += some;
                 cursor = next;

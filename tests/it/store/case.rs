@@ -133,7 +133,7 @@ impl<'a> Case<'a> {
         assert_eq!(reply.lists, lists, "pushed by {operation:?}");
         memory.check_invariants();
         if let Some(flow) = settings(partition).flow {
-            memory.check_flows(flow.ordered);
+            memory.check_flows(&flow);
         }
         assert!(memory.remembered.len() <= settings(partition).max, "more is remembered than asked for: {memory:?}");
         if let (Some(request), Some(claim)) = (call.claim(), &reply.claim) {

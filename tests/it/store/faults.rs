@@ -164,6 +164,11 @@ const UNTOUCHED: [(&str, &str); 109] = [
     ("retry", "remembered"),
     ("settle stale", "bytes"),
     ("settle stale", "dead"),
+    // The leases are read if only they show what is in flight, or from when it is counted.
+    ("change a flow back", "unack"),
+    ("list flows", "unack"),
+    ("look at a flow", "unack"),
+    ("pause a flow", "unack"),
     ("settle stale", "errors"),
     ("settle stale", "messages"),
     ("settle stale", "records"),

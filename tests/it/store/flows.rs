@@ -1,13 +1,19 @@
 //! Flows that wait for the capacity of an instance, and repairs of flows.
 
+use bytes::Bytes;
 use punctual::{
-    store::{ClaimRequest, PARKED, Store},
-    time::UnixMillis,
+    message::{Metadata, NewMessage, OnConflict, StoredMessage, codec},
+    store::{
+        Claim, ClaimEnd, ClaimRequest, Claimed, FieldChange, FlowChange, Lease, PARKED, Partition, Settlement, Store,
+    },
+    time::{Due, UnixMillis},
 };
+use tokio::time::{Duration, sleep};
 
 use super::{
-    bench::Bench,
+    bench::{Bench, id},
     content::LONG_AGO,
+    operation::flow,
     rows::key,
     scene::{NEW, claim, partition},
 };
@@ -19,7 +25,7 @@ async fn a_flow_that_waits_for_capacity_stays_open_since_its_time_and_is_overdue
     bench.set("claim, flows").await;
     // The due messages go first: only the flow with an open gate and a parked message is left.
     store
-        .purge_pending(&partition(), Some(&["due", "failed", "suspect", "orphan"].map(super::bench::id)), 9, false)
+        .purge_pending(&partition(), Some(&["due", "failed", "suspect", "orphan"].map(id)), 9, false)
         .await
         .expect("purged");
     let stats = store.stats(&partition()).await.expect("numbers");
@@ -45,4 +51,72 @@ async fn all_parked_messages_of_one_due_time_are_looked_at_for_repairs() {
     }
     pipe.exec_async(&mut bench.raw).await.expect("written");
     assert_eq!(store.tidy(&partition()).await, Ok(COUNT), "no claim would look for them");
+}
+
+#[tokio::test]
+async fn a_claim_behind_a_backlog_of_one_flow_takes_others_that_became_due_last_and_parks_few() {
+    const BACKLOG: u64 = 2000;
+    let mut bench = Bench::start().await;
+    let (rated, store) = (Partition { route: "rated".into(), index: 0, count: 1 }, bench.store.clone());
+    let mut pipe = redis::pipe();
+    let mut put = |id: &str, due: u64, flow: &str| {
+        let at = UnixMillis::new(due).expect("small");
+        let body = StoredMessage { due: at, accepted: at, metadata: Metadata::default(), payload: Bytes::new() };
+        pipe.zadd(key(&rated, "pending"), id, due).hset(key(&rated, "messages"), id, &codec::encode(&body)[..]);
+        pipe.hset(key(&rated, "flows"), id, format!("1 {flow}"));
+    };
+    for n in 0..BACKLOG {
+        put(&format!("big-{n}"), LONG_AGO, "big");
+    }
+    for n in 0..5 {
+        put(&format!("small-{n}"), LONG_AGO + 1, &format!("small-{n}"));
+    }
+    pipe.exec_async(&mut bench.raw).await.expect("written");
+    let request = |number| ClaimRequest { limit: 500, ..claim(NEW, number) };
+    let first = store.claim(&rated, request(1)).await.expect("claimed");
+    let small = |taken: &Claim| taken.messages.iter().filter(|one| one.id.as_str().starts_with("small")).count();
+    assert_eq!((first.messages.len(), small(&first)), (7, 5), "and a burst of two");
+    for number in 2..=20 {
+        let next = store.claim(&rated, request(number)).await.expect("claimed");
+        assert!(next.parked <= 350, "{} parked by one claim", next.parked);
+    }
+    let rows = bench.rows(&rated).await;
+    assert_eq!(rows.pending.up_to(PARKED - 1).count(), 0, "all are parked");
+    rows.check_flows(&flow("rated").expect("it has flows"));
+}
+
+#[tokio::test]
+async fn messages_in_flight_are_counted_from_the_time_at_which_their_flow_is_limited() {
+    let mut bench = Bench::start().await;
+    let (rated, store) = (Partition { route: "rated".into(), index: 0, count: 1 }, bench.store.clone());
+    let limits = flow("rated").expect("it has flows");
+    let new = |text: &str| {
+        let metadata = Metadata { flow: Some("a".into()), ..Metadata::default() };
+        let due = Due::At(UnixMillis::new(LONG_AGO).expect("small"));
+        NewMessage { id: id(text), due, payload: Bytes::new(), metadata, on_conflict: OnConflict::Keep, record: None }
+    };
+    store.schedule(&rated, &[new("first"), new("second")]).await.expect("scheduled");
+    let taken = store.claim(&rated, claim(NEW, 1)).await.expect("claimed");
+    assert_eq!(taken.messages.len(), 2);
+    assert!(bench.rows(&rated).await.flow.flights.is_empty(), "a rate alone counts none");
+    let (seen, _) = store.flows(&rated, None, 9).await.expect("a page");
+    assert_eq!(seen.iter().map(|flow| (&*flow.key, flow.in_flight)).collect::<Vec<_>>(), [("a", 2)]);
+
+    let two = FlowChange { parallel: FieldChange::Set(2), ..FlowChange::default() };
+    assert!(store.change_flow(&rated, "a", two).await.expect("changed"));
+    bench.rows(&rated).await.check_flows(&limits);
+    store.schedule(&rated, &[new("third")]).await.expect("scheduled");
+    sleep(Duration::from_millis(20)).await;
+    assert_eq!(store.claim(&rated, claim(NEW, 2)).await.expect("claimed").messages.len(), 0, "two are in flight");
+
+    // Keys were deleted by hand.
+    redis::cmd("DEL").arg(key(&rated, "flights")).exec_async(&mut bench.raw).await.expect("deleted");
+    assert_eq!(store.tidy(&rated).await, Ok(2));
+    bench.rows(&rated).await.check_flows(&limits);
+    let lease = |one: &Claimed| Settlement {
+        lease: Lease { id: one.id.clone(), token: taken.token, bytes: one.body.len() },
+        end: ClaimEnd::Ack,
+    };
+    store.settle(&rated, &[lease(&taken.messages[0])]).await.expect("settled");
+    assert_eq!(store.claim(&rated, claim(NEW, 3)).await.expect("claimed").messages.len(), 1);
 }

@@ -34,9 +34,7 @@ async fn a_script_reads_the_clock_once_at_most() {
         let stats: String =
             redis::cmd("INFO").arg("commandstats").query_async(&mut bench.raw).await.expect("the server answers");
         let read = stats.lines().find_map(|line| line.strip_prefix("cmdstat_time:calls="));
-        // A repair makes two calls.
-        let most = if scene.starts_with("tidy") { "2," } else { "1," };
-        assert!(read.is_none_or(|line| line.starts_with(most)), "{scene}: {read:?}");
+        assert!(read.is_none_or(|line| line.starts_with("1,")), "{scene}: {read:?}");
     }
 }
 

@@ -102,6 +102,9 @@ impl Bench {
         if scene == "tidy flights" {
             rows.flow.flights.insert("a\0long-gone".to_owned());
         }
+        if ["change a flow", "tidy flights"].contains(&scene) {
+            rows.flow.flights.remove("a\0held");
+        }
         if scene == "tidy parked" {
             rows.flow.waiting.retain(|member| !member.ends_with("parked-too"));
         }
@@ -328,7 +331,7 @@ async fn steer(store: &RedisStore, scene: &str) -> Result<(), StoreError> {
         "look at a flow" => drop(store.flow(&partition, "a").await?),
         "change a flow" => {
             let change =
-                FlowChange { burst: FieldChange::Set(7), parallel: FieldChange::Remove, ..FlowChange::default() };
+                FlowChange { burst: FieldChange::Set(7), parallel: FieldChange::Set(2), ..FlowChange::default() };
             assert!(store.change_flow(&partition, "a", change).await?);
         }
         "change a flow back" => {
