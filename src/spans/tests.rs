@@ -24,6 +24,7 @@ fn message(parent: Option<&str>) -> NewMessage {
         payload: Bytes::from_static(b"payload"),
         metadata: metadata(parent),
         on_conflict: OnConflict::Keep,
+        debounce: None,
         record: None,
     }
 }

@@ -260,6 +260,7 @@ fn dead_messages_are_selected_in_one_way_never_by_omission() {
         until: at(1_700_000_000_001),
         retried: false,
         flow: Some("tenant:7".into()),
+        group: None,
     };
     let of_no_key = Filter { flow: Some(String::new()), ..Filter::default() };
     for (body, selection) in [

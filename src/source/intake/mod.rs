@@ -456,7 +456,10 @@ mod tests {
             let (id, payload, due) = (MessageId::parse("a").unwrap(), bytes::Bytes::new(), UnixMillis::default());
             let stored = StoredMessage { due, accepted: due, metadata: stored, payload: payload.clone() };
             let (due, on_conflict) = (Due::NOW, OnConflict::Keep);
-            is_same(&stored, &NewMessage { id, due, payload, metadata: read, on_conflict, record: None })
+            is_same(
+                &stored,
+                &NewMessage { id, due, payload, metadata: read, on_conflict, debounce: None, record: None },
+            )
         };
         assert!(same(metadata(1, "1"), metadata(0, "1")) && same(metadata(2, "1"), metadata(1, "1")));
         assert!(!same(metadata(1, "1"), metadata(0, "2")));

@@ -93,7 +93,15 @@ async fn messages_in_flight_are_counted_from_the_time_at_which_their_flow_is_lim
     let new = |text: &str| {
         let metadata = Metadata { flow: Some("a".into()), ..Metadata::default() };
         let due = Due::At(UnixMillis::new(LONG_AGO).expect("small"));
-        NewMessage { id: id(text), due, payload: Bytes::new(), metadata, on_conflict: OnConflict::Keep, record: None }
+        NewMessage {
+            id: id(text),
+            due,
+            payload: Bytes::new(),
+            metadata,
+            on_conflict: OnConflict::Keep,
+            debounce: None,
+            record: None,
+        }
     };
     store.schedule(&rated, &[new("first"), new("second")]).await.expect("scheduled");
     let taken = store.claim(&rated, claim(NEW, 1)).await.expect("claimed");
