@@ -77,6 +77,7 @@ mod tests {
             payload: "".into(),
             metadata,
             on_conflict,
+            debounce: None,
             record: record.map(self::record),
         })
     }
