@@ -17,7 +17,7 @@ pub const TAKEN: &str = "taken";
 
 /// An operation whose leases and numbers are named.
 pub enum Call {
-    Plain(Operation),
+    Plain(Box<Operation>),
     Claim(ClaimRequest),
     Settle(Vec<Settlement>),
     Transfer(Vec<Transfer>),
@@ -55,7 +55,7 @@ pub fn expect(
         }
         Call::Settle(settlements) => format!("{:?}", memory.settle(settlements, now, settings)),
         Call::Transfer(transfers) => format!("{:?}", memory.transfer(transfers, lists, now, settings)),
-        Call::Plain(operation) => match operation {
+        Call::Plain(operation) => match &**operation {
             Operation::Schedule(batch) => format!("{:?}", memory.schedule(&with_flows(route, batch), now, settings)),
             Operation::Bury(batch) => {
                 format!("{:?}", memory.bury(Death::INVALID, &with_errors(&with_flows(route, batch)), now, settings))
@@ -86,7 +86,7 @@ pub fn expect(
             }
             Operation::Evict(most) => format!("{:?}", memory.evict(*most)),
             Operation::Pause | Operation::Resume => {
-                let before = std::mem::replace(&mut memory.paused, matches!(operation, Operation::Pause));
+                let before = std::mem::replace(&mut memory.paused, matches!(**operation, Operation::Pause));
                 format!("{:?}", memory.paused != before)
             }
             Operation::Define(defining) => format!("{:?}", define(memory, route, defining, now, settings)),
