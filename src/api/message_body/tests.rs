@@ -7,7 +7,7 @@ use crate::{
 };
 
 fn rules() -> Rules<'static> {
-    Rules { max_payload: 100, idempotency_key: None, trace: None, new_id: &|| MessageId::parse("made").unwrap() }
+    Rules { max_payload: 100, idempotency_key: None, new_id: &|| MessageId::parse("made").unwrap() }
 }
 
 fn one(body: &str) -> NewMessage {
@@ -260,7 +260,7 @@ fn dead_messages_are_selected_in_one_way_never_by_omission() {
         until: at(1_700_000_000_001),
         retried: false,
         flow: Some("tenant:7".into()),
-        group: None,
+        group: Some("order:7".into()),
     };
     let of_no_key = Filter { flow: Some(String::new()), ..Filter::default() };
     for (body, selection) in [
@@ -272,7 +272,7 @@ fn dead_messages_are_selected_in_one_way_never_by_omission() {
         ),
         (
             r#"{"reason":"rejected","contains":"HTTP 4","since":1700000000000,"until":"2023-11-14T22:13:20.001Z",
-                "flow":"tenant:7"}"#,
+                "flow":"tenant:7","group":"order:7"}"#,
             Selection::Where(filter),
         ),
         (r#"{"flow":"@"}"#, Selection::Where(of_no_key)),
@@ -304,6 +304,9 @@ fn dead_messages_are_selected_in_one_way_never_by_omission() {
         r#"{"contains":""}"#,
         r#"{"flow":""}"#,
         r#"{"flow":"a b"}"#,
+        r#"{"group":""}"#,
+        r#"{"group":null}"#,
+        r#"{"ids":["a"],"group":"a"}"#,
         r#"{"flow":null}"#,
         r#"{"ids":["a"],"flow":"a"}"#,
         r#"{"since":1700000000}"#,

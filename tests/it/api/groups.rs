@@ -90,7 +90,7 @@ async fn a_group_moves_and_is_delivered() {
 
     let delivered = server.call("POST", &format!("{ORDER}/deliver"), "").await.json;
     assert_eq!(delivered["moved"], 4);
-    assert!(at("remind").await < "2100".to_owned());
+    assert!(at("remind").await.as_str() < "2100");
     let none = server.call("POST", "/v1/routes/a/groups/none/deliver", "").await;
     assert_eq!((none.status, &none.json["moved"]), (200, &json!(0)));
 }

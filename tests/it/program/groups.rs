@@ -1,9 +1,9 @@
 //! A message that is replaced again and again, and one among very many.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
-use tokio::time::{Instant as Tick, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
 use super::{alone, client::Client};
 use crate::support::{
@@ -31,7 +31,7 @@ async fn a_steady_stream_does_not_starve_a_debounced_message() {
     .await;
     let client = Client::of(&punctual);
     let (posts, every, delay, max) = rounds((50, 40, 400, 1200), (1000, 100, 5000, 30_000));
-    let (begun, mut accepted) = (Tick::now(), Vec::new());
+    let (begun, mut accepted) = (Instant::now(), Vec::new());
     for n in 0..posts {
         sleep_until(begun + Duration::from_millis(n * every)).await;
         let body = json!({
@@ -64,7 +64,7 @@ async fn a_steady_stream_does_not_starve_a_debounced_message() {
 }
 
 /// A moment on the clock of the receiver, in milliseconds.
-fn receiver_clock(at: Tick) -> u64 {
+fn receiver_clock(at: Instant) -> u64 {
     let ago = u64::try_from(at.elapsed().as_millis()).expect("short");
     wall_clock() - ago
 }

@@ -18,7 +18,7 @@ pub const TAKEN: &str = "taken";
 
 /// An operation whose leases and numbers are named.
 pub enum Call {
-    Plain(Operation),
+    Plain(Box<Operation>),
     Claim(ClaimRequest),
     Settle(Vec<Settlement>),
     Transfer(Vec<Transfer>),
@@ -56,7 +56,7 @@ pub fn expect(
         }
         Call::Settle(settlements) => format!("{:?}", memory.settle(settlements, now, settings)),
         Call::Transfer(transfers) => format!("{:?}", memory.transfer(transfers, lists, now, settings)),
-        Call::Plain(operation) => match operation {
+        Call::Plain(operation) => match &**operation {
             Operation::Schedule(batch) => format!("{:?}", memory.schedule(&with_flows(route, batch), now, settings)),
             Operation::Bury(batch) => {
                 format!("{:?}", memory.bury(Death::INVALID, &with_errors(&with_flows(route, batch)), now, settings))
@@ -92,7 +92,7 @@ pub fn expect(
                 format!("{:?}", memory.forward(u64::try_from(HOLD.as_millis()).expect("short"), purges, now))
             }
             Operation::Pause | Operation::Resume => {
-                let before = std::mem::replace(&mut memory.paused, matches!(operation, Operation::Pause));
+                let before = std::mem::replace(&mut memory.paused, matches!(**operation, Operation::Pause));
                 format!("{:?}", memory.paused != before)
             }
             Operation::Define(defining) => format!("{:?}", define(memory, route, defining, now, settings)),

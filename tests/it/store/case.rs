@@ -237,7 +237,7 @@ impl Case<'_> {
                 };
                 Call::Transfer(picks.iter().map(transfer).collect())
             }
-            plain => Call::Plain(plain.clone()),
+            plain => Call::Plain(plain.clone().into()),
         }
     }
 
@@ -290,7 +290,7 @@ impl Case<'_> {
             }
             Call::Settle(settlements) => shown(store.settle(partition, settlements).await),
             Call::Transfer(transfers) => shown(store.transfer(partition, transfers).await),
-            Call::Plain(operation) => match operation {
+            Call::Plain(operation) => match &**operation {
                 Operation::Schedule(batch) => shown(store.schedule(partition, batch).await),
                 Operation::Bury(batch) => shown(store.bury(partition, Death::INVALID, &with_errors(batch)).await),
                 Operation::Produce(message) => {

@@ -240,19 +240,8 @@ impl Bench {
             "redrive some" => act_on_dead(&store, DeadAction::Redrive(Expiry::Drop), &some_dead(), false).await?,
             "redrive none" => act_on_dead(&store, DeadAction::Redrive(Expiry::Drop), &all_dead(), true).await?,
             "reschedule" => drop(store.reschedule(&partition, &id(waiting), Some(Due::After(0))).await?),
-            "schedule" => {
-                let batch: Vec<_> = batch().into_iter().map(|message| grouped(kind, message)).collect();
-                store.schedule(&partition, &batch).await?;
-            }
-            "produce" => {
-                return self.produced(grouped(kind, message("fresh", Due::At(UnixMillis::default()), false))).await;
-            }
-            "produce in place of a pending one" => {
-                return self.produced(grouped(kind, message(waiting, Due::NOW, true))).await;
-            }
-            "produce in place of a dead one" => {
-                return self.produced(grouped(kind, message("dead", Due::NOW, true))).await;
-            }
+            "schedule" => drop(store.schedule(&partition, &batch(kind)).await?),
+            of if of.starts_with("produce") => return self.produced(grouped(kind, to_produce(of, waiting))).await,
             "move" | "begin to move" | "end the move" => self.change_partitions(scene).await?,
             "rights" => self.store.check_rights().await.expect("all rights"),
             "registered" => assert!(self.store.is_registered().await?),
@@ -452,6 +441,15 @@ fn read_from(offset: u64, message: NewMessage) -> NewMessage {
     NewMessage { record: Some(record(offset)), ..message }
 }
 
+/// The message that a scene about lua/produce.lua sends; `waiting`: a pending one.
+fn to_produce(scene: &str, waiting: &str) -> NewMessage {
+    match scene {
+        "produce" => message("fresh", Due::At(UnixMillis::default()), false),
+        "produce in place of a pending one" => message(waiting, Due::NOW, true),
+        _ => message("dead", Due::NOW, true),
+    }
+}
+
 /// In scenes about groups, a message of one: whose id has an odd length keeps none.
 fn grouped(kind: &str, mut message: NewMessage) -> NewMessage {
     if kind == "groups" && message.id.as_str().len().is_multiple_of(2) {
@@ -460,8 +458,8 @@ fn grouped(kind: &str, mut message: NewMessage) -> NewMessage {
     message
 }
 
-fn batch() -> Vec<NewMessage> {
-    vec![
+fn batch(kind: &str) -> Vec<NewMessage> {
+    let batch = [
         message("fresh", Due::After(FAR), false),
         message("ended", Due::NOW, true),
         read_from(7, message("ended", Due::NOW, true)),
@@ -479,5 +477,6 @@ fn batch() -> Vec<NewMessage> {
         message("dead", Due::NOW, true),
         message("dead-lost", Due::NOW, true),
         message("orphan", Due::NOW, true),
-    ]
+    ];
+    batch.map(|message| grouped(kind, message)).to_vec()
 }
