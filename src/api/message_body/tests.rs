@@ -7,7 +7,7 @@ use crate::{
 };
 
 fn rules() -> Rules<'static> {
-    Rules { max_payload: 100, idempotency_key: None, new_id: &|| MessageId::parse("made").unwrap() }
+    Rules { max_payload: 100, idempotency_key: None, trace: None, new_id: &|| MessageId::parse("made").unwrap() }
 }
 
 fn one(body: &str) -> NewMessage {
