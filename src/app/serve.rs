@@ -6,6 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use axum::Router;
 use futures::future::OptionFuture;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::{
@@ -99,11 +100,7 @@ async fn run(config: Config, inbox: Option<Arc<Inbox>>) -> Result<(), ServeError
     let page = MetricsPage::new(instance.queue.clone(), recorder, statuses.sources.clone());
     let api = Arc::new(Api::new(instance.queue.clone(), &config.server, statuses, page, api::ulids()));
     let limits = ConnectionLimits::of_process(config.server.max_connections_per_address);
-    let router = inbox.map_or_else(
-        || api::router(api.clone()),
-        |inbox| api::development_router(instance.development(api.clone(), inbox)),
-    );
-    let calls = api::serve(listener, router, limits, asked(stopped.clone()));
+    let calls = api::serve(listener, router(&instance, &api, inbox), limits, asked(stopped.clone()));
     let probes = probes
         .map(|probes| api::serve(probes, api::probes(api), ConnectionLimits::of_probes(), asked(stopped.clone())));
     let mut server = tokio::spawn(async {
@@ -187,6 +184,13 @@ async fn run(config: Config, inbox: Option<Arc<Inbox>>) -> Result<(), ServeError
         tracing::info!("stopped");
     }
     Ok(ended?)
+}
+
+fn router(instance: &Instance, api: &Arc<Api>, inbox: Option<Arc<Inbox>>) -> Router {
+    match inbox {
+        None => api::router(api.clone()),
+        Some(inbox) => api::development_router(instance.development(api.clone(), inbox)),
+    }
 }
 
 /// The directory of the embedded Redis, if it is used.

@@ -1,6 +1,6 @@
 //! Dead letters that leave for another route.
 
-use std::sync::Arc;
+use std::{fmt::Write, sync::Arc};
 
 use bytes::Bytes;
 
@@ -13,8 +13,8 @@ pub const DEAD_PREFIX: &str = "punctual-dead-";
 /// Maximum length of the error in a header, in bytes.
 const MAX_ERROR_BYTES: usize = 1024;
 
-/// Hexadecimal digits of the digest that replaces an id that is too long.
-const SHORT_ID_DIGITS: usize = 32;
+/// Bytes of the digest that replaces an id that is too long.
+const SHORT_ID_BYTES: usize = 16;
 
 /// The route to which dead letters are forwarded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,9 +95,12 @@ impl DeadLetter<'_> {
             return id;
         }
         let digest = ring::digest::digest(&ring::digest::SHA256, format!("{}~{}", self.route, self.id).as_bytes());
-        let digits: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-        let route: String = self.route.chars().take(64).collect();
-        MessageId::parse(&format!("dead~{route}~{}~{}", &digits[..SHORT_ID_DIGITS], self.died)).expect("short enough")
+        let mut text = format!("dead~{}~", self.route.chars().take(64).collect::<String>());
+        for byte in &digest.as_ref()[..SHORT_ID_BYTES] {
+            // Writing to a text cannot fail.
+            let _ = write!(text, "{byte:02x}");
+        }
+        MessageId::parse(&format!("{text}~{}", self.died)).expect("short enough")
     }
 }
 

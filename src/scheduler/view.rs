@@ -14,6 +14,7 @@ const TIMER: &str = "timer";
 const FALLBACK: &str = "fallback";
 
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts of one reply")]
 pub struct View {
     /// When the last poll was answered.
     pub polled: Instant,

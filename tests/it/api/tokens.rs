@@ -20,7 +20,11 @@ use crate::{
 
 /// Every call of the API but the probes, with route `a` and message `x` for `{route}` and `{id}`: method, path, the right
 /// that it needs.
-const CALLS: [(&str, &str, Option<Right>); 37] = [
+const CALLS: [(&str, &str, Option<Right>); 41] = [
+    ("GET", "/v1/routes/a/groups/g", Some(Right::Read)),
+    ("DELETE", "/v1/routes/a/groups/g", Some(Right::Schedule)),
+    ("PATCH", "/v1/routes/a/groups/g", Some(Right::Schedule)),
+    ("POST", "/v1/routes/a/groups/g/deliver", Some(Right::Schedule)),
     ("GET", "/v1/routes/a/flows", Some(Right::Read)),
     ("GET", "/v1/routes/a/flows/f", Some(Right::Read)),
     ("PATCH", "/v1/routes/a/flows/f", Some(Right::Admin)),

@@ -32,6 +32,8 @@ use crate::support::all;
 pub type Dump = BTreeMap<String, (String, Vec<Vec<u8>>)>;
 
 pub const ROUTE: &str = "one";
+/// Scenes of the outbox.
+const OF_OUTBOX: [&str; 5] = ["forward", "post", "end a turn", "end a turn and purge", "end a turn in vain"];
 /// Where transfers go, in turn.
 pub const LISTS: [&str; 2] = ["list", "list-2"];
 /// Somebody's sorted set.
@@ -202,22 +204,7 @@ impl Bench {
             "summary" => drop(store.summary(&partition, &Filter::default(), None).await?),
             "forecast" => drop(store.forecast(&partition, None, 60_000, 10).await?),
             "stats" => drop(store.stats(&partition).await?),
-            "forward" => drop(store.take_outbox(&partition).await?),
-            "end a turn" | "end a turn and purge" | "end a turn in vain" => {
-                let turn = match scene {
-                    "end a turn" => Turn::Keep,
-                    "end a turn in vain" => Turn::Again(Duration::from_secs(5)),
-                    _ => Turn::Purge,
-                };
-                let taken = |id: &str, score: u64, died| Outgoing::taken(self::id(id), score, died);
-                let all = [
-                    taken("dead", LONG_AGO, LONG_AGO),
-                    taken("dead-crashed", LONG_AGO, LONG_AGO + 1),
-                    taken("long-gone", LONG_AGO, LONG_AGO),
-                ];
-                store.end_turn(&partition, &all, turn).await?;
-            }
-            "post" => act_on_dead(&store, DeadAction::Forward, &all_dead(), false).await?,
+            scene if OF_OUTBOX.contains(&scene) => forward(&store, &partition, scene).await?,
             "purge all" => act_on_dead(&store, DeadAction::Purge, &all_dead(), false).await?,
             "purge some" => act_on_dead(&store, DeadAction::Purge, &some_dead(), false).await?,
             "purge no dead" => act_on_dead(&store, DeadAction::Purge, &all_dead(), true).await?,
@@ -351,6 +338,23 @@ pub fn differing(one: &Dump, other: &Dump) -> String {
     let keys: BTreeSet<_> = one.keys().chain(other.keys()).filter(|key| one.get(*key) != other.get(*key)).collect();
     let lines = keys.into_iter().map(|key| format!("{key}: {} | {}", shown(one, key), shown(other, key)));
     lines.collect::<Vec<_>>().join("\n")
+}
+
+async fn forward(store: &RedisStore, partition: &Partition, scene: &str) -> Result<(), StoreError> {
+    let turn = match scene {
+        "forward" => return store.take_outbox(partition).await.map(drop),
+        "post" => return act_on_dead(store, DeadAction::Forward, &all_dead(), false).await,
+        "end a turn" => Turn::Keep,
+        "end a turn in vain" => Turn::Again(Duration::from_secs(5)),
+        _ => Turn::Purge,
+    };
+    let taken = |text: &str, score: u64, died| Outgoing::taken(id(text), score, died);
+    let all = [
+        taken("dead", LONG_AGO, LONG_AGO),
+        taken("dead-crashed", LONG_AGO, LONG_AGO + 1),
+        taken("long-gone", LONG_AGO, LONG_AGO),
+    ];
+    store.end_turn(partition, &all, turn).await
 }
 
 async fn act_on_dead(store: &RedisStore, action: DeadAction, of: &Selection, dry_run: bool) -> Result<(), StoreError> {

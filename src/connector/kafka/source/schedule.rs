@@ -5,7 +5,7 @@
 //! `scheduler-timestamp` (of the record, unix seconds), `scheduler-key` and `scheduler-topic`.
 
 use super::{
-    content::{FLOW, metadata, text},
+    content::{FLOW, GROUP, metadata, text},
     record::ConsumedRecord,
 };
 use crate::{
@@ -17,7 +17,7 @@ const EPOCH: &str = "scheduler-epoch";
 /// The template of a sink reads it as `{header:scheduler-target-topic}`.
 const TARGET_TOPIC: &str = "scheduler-target-topic";
 const TARGET_KEY: &str = "scheduler-target-key";
-const CONSUMED: [&str; 4] = [EPOCH, TARGET_TOPIC, TARGET_KEY, FLOW];
+const CONSUMED: [&str; 5] = [EPOCH, TARGET_TOPIC, TARGET_KEY, FLOW, GROUP];
 
 /// Maximum bytes of a key that is kept as the original id. A longer key is known only by its digest.
 const MAX_ORIGINAL_ID_BYTES: usize = 1024;
