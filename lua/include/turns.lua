@@ -1,4 +1,4 @@
--- include claiming commit fields flow flow_value members rates scores
+-- include commit fields flow flow_value members rates scores
 -- Chooses the due messages that a claim takes from a route with flows.
 
 -- Flows with an open gate that a claim looks at.
@@ -275,7 +275,7 @@ local function end_parking(steps, flow, parked, pending)
   local moves, waiting = { 'ZADD', pending }, { 'ZADD', flow.waiting }
   local score, name, at, place
   for i, id in ipairs(parked.ids) do
-    -- Most messages of a backlog have one flow, and many one due time.
+    -- In a backlog, consecutive messages usually have the same flow and due time.
     if parked.scores[i] ~= score or parked.names[i] ~= name then
       score, name = parked.scores[i], parked.names[i]
       at, place = whole(PARKED + score), name .. '\0' .. padded(score) .. '\0'

@@ -123,7 +123,7 @@ impl RedisStore {
                 }
                 DeadAction::Purge => script::PURGE.keys(&keys.of_dead(route.settings.flow.is_some())),
                 DeadAction::Forward => {
-                    let all = vec![keys.outbox.as_str(), &keys.dead, &keys.errors];
+                    let all = vec![keys.outbox.as_str(), &keys.dead, &keys.errors, &keys.groups];
                     script::POST.keys(&keys.with_flow_of_each(all, route.settings.flow.is_some()))
                 }
             };

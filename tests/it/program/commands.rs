@@ -141,6 +141,9 @@ async fn scripts_and_completions_are_printed() {
         let ended = workplace.run(&["completions", shell]).await;
         assert!(ended.code == Some(0) && ended.out.contains("redrive"), "{shell}: {ended:?}");
     }
-    let syntax = Command::new("bash").args(["-n", "-c", &workplace.run(&["completions", "bash"]).await.out]).status();
+    // As a file: an argument has 128 KiB at most.
+    let script = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(script.path(), workplace.run(&["completions", "bash"]).await.out).expect("written");
+    let syntax = Command::new("bash").arg("-n").arg(script.path()).status();
     assert!(syntax.unwrap().success());
 }
