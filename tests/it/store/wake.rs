@@ -17,7 +17,8 @@ use crate::support::proxy::{Mode, Proxy};
 const WAKING: [&str; 8] =
     ["move", "release", "restore", "resume", "schedule", "settle in every way", "produce", "unpark"];
 /// Those that only do so where nothing earlier is pending.
-const WAKING_ALONE: [&str; 14] = [
+const WAKING_ALONE: [&str; 15] = [
+    "move a message of a group",
     "set a schedule",
     "change a schedule",
     "transfer an occurrence",
