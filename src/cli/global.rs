@@ -36,6 +36,7 @@ impl Global {
     }
 
     /// The configuration of an instance for tests, with its Redis in `data_dir`. `default_file` is read if none is given.
+    #[cfg(feature = "http")]
     pub fn load_for_development(&self, data_dir: PathBuf, default_file: PathBuf) -> Result<Config, Failure> {
         if self.redis_url.is_some() || self.redis_url_file.is_some() {
             let text = "`dev` has a Redis of its own: leave out `--redis-url` and `--redis-url-file`";
