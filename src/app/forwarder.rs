@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use futures::future::join_all;
 use tokio::{
     sync::watch,
-    time::{Instant, sleep_until},
+    time::{Instant, sleep},
 };
 
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
     metrics,
     queue::{Queue, QueueError},
     store::{
-        Partition, ScheduleStatus, StoreError, WakeSignal,
+        Partition, ScheduleStatus, Scheduled, StoreError, WakeSignal,
         redis::{Outgoing, RedisStore, Turn},
     },
 };
@@ -25,8 +25,11 @@ use crate::{
 /// Maximum time between two looks at an outbox: deaths of other instances, and turns of processes that ended.
 const INTERVAL: Duration = Duration::from_secs(15);
 
-/// Time until a dead letter that the other route refused is tried again, and after an error of Redis.
-const RETRY: Duration = Duration::from_secs(5);
+/// Time until the next try if the other route takes no messages, and after an error of Redis.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Time until the next try of a dead letter that the other route does not accept: only a change of its settings helps.
+const UNACCEPTED_RETRY: Duration = Duration::from_mins(1);
 
 /// Minimum time between two log lines about a route that refuses dead letters.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
@@ -43,15 +46,27 @@ pub struct Forwarder {
     pub signal: Arc<WakeSignal>,
 }
 
+/// The result of a batch.
+#[derive(Default)]
+struct Sent {
+    forwarded: u64,
+    /// Why messages are left.
+    refusal: Option<String>,
+    /// The other route takes no further messages now.
+    is_full: bool,
+}
+
 impl Forwarder {
-    async fn work(&self, store: &RedisStore, queue: &Queue) {
+    /// Returns after `stop`, once the batch that was taken has ended: otherwise another forwarder would send it again.
+    async fn work(&self, store: &RedisStore, queue: &Queue, mut stop: watch::Receiver<bool>) {
         metrics::dead_forwarded(&self.route, 0);
         let mut logged: Option<Instant> = None;
-        loop {
-            let wait = match self.forward(store, queue).await {
-                Ok((wait, None)) => wait,
-                Ok((wait, Some(refusal))) => {
-                    if logged.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
+        while !is_stopping(&stop) {
+            let wait = match self.forward(store, queue, &stop).await {
+                Ok((wait, refusal)) => {
+                    if let Some(refusal) = refusal
+                        && logged.is_none_or(|at| at.elapsed() >= LOG_INTERVAL)
+                    {
                         logged = Some(Instant::now());
                         let (route, to) = (&*self.route, &*self.to.route);
                         tracing::warn!(
@@ -71,26 +86,36 @@ impl Forwarder {
             };
             tokio::select! {
                 _ = self.signal.notified() => {}
-                () = sleep_until(Instant::now() + wait) => {}
+                () = sleep(wait) => {}
+                _ = stop.wait_for(|stop| *stop) => {}
             }
         }
     }
 
-    /// Forwards all that can be forwarded now. Returns the time until the next look, and why the other route refused a
-    /// message.
-    async fn forward(&self, store: &RedisStore, queue: &Queue) -> Result<(Duration, Option<String>), StoreError> {
+    /// Forwards all that can be forwarded now. Returns the time until the next look, and why messages are left.
+    async fn forward(
+        &self,
+        store: &RedisStore,
+        queue: &Queue,
+        stop: &watch::Receiver<bool>,
+    ) -> Result<(Duration, Option<String>), StoreError> {
         let (mut wait, mut waiting, mut refusal) = (INTERVAL, 0, None);
         let former = store.former_partitions(&self.route);
         for partition in Partition::all(&self.route, self.partitions).chain(former) {
-            loop {
+            while !is_stopping(stop) {
                 let outbox = store.take_outbox(&partition).await?;
                 if outbox.taken.is_empty() {
                     waiting += outbox.waiting;
                     wait = wait.min(outbox.next.unwrap_or(wait));
                     break;
                 }
-                let refused = self.send(store, queue, &partition, outbox.taken).await?;
-                refusal = refused.or(refusal);
+                let sent = self.send(store, queue, &partition, outbox.taken).await?;
+                refusal = sent.refusal.or(refusal);
+                if sent.is_full {
+                    waiting += outbox.waiting.saturating_sub(sent.forwarded);
+                    wait = RETRY;
+                    break;
+                }
             }
         }
         metrics::dead_unforwarded(&self.route, waiting);
@@ -103,41 +128,65 @@ impl Forwarder {
         queue: &Queue,
         partition: &Partition,
         taken: Vec<Outgoing>,
-    ) -> Result<Option<String>, StoreError> {
+    ) -> Result<Sent, StoreError> {
         let messages: Vec<NewMessage> = taken.iter().map(|one| self.message(one)).collect();
-        let scheduled = match queue.schedule(&self.to.route, VIA, messages).await {
-            Ok(scheduled) => scheduled,
-            Err(error) => {
-                let error = match error {
-                    QueueError::Store(error @ StoreError::Unavailable { .. }) => return Err(error),
-                    other => other.to_string(),
-                };
-                store.end_turn(partition, &taken, Turn::Again(RETRY)).await?;
-                return Ok(Some(error));
+        match queue.schedule(&self.to.route, VIA, messages).await {
+            Ok(scheduled) => self.end(store, partition, taken.into_iter().zip(scheduled)).await,
+            Err(QueueError::Store(error @ StoreError::Unavailable { .. })) => Err(error),
+            // A message is not accepted, and with it the whole call.
+            Err(QueueError::Store(StoreError::Refused { .. })) if taken.len() > 1 => {
+                let mut all = Sent::default();
+                for one in taken {
+                    let Sent { forwarded, refusal, is_full } =
+                        Box::pin(self.send(store, queue, partition, vec![one])).await?;
+                    all.forwarded += forwarded;
+                    all.refusal = refusal.or(all.refusal);
+                    all.is_full |= is_full;
+                }
+                Ok(all)
             }
-        };
-        let mut over = None;
-        let (left, refused): (Vec<_>, Vec<_>) = taken.into_iter().zip(scheduled).partition(|(_, one)| {
-            let limit = match one.status {
-                ScheduleStatus::Over(limit) => Some(limit),
-                _ => None,
-            };
-            over = limit.or(over);
-            limit.is_none()
-        });
-        let only = |pairs: Vec<(Outgoing, _)>| pairs.into_iter().map(|(one, _)| one).collect::<Vec<_>>();
-        let (left, refused) = (only(left), only(refused));
+            Err(error) => {
+                let is_full = !matches!(error, QueueError::Store(StoreError::Refused { .. }));
+                let wait = if is_full { RETRY } else { UNACCEPTED_RETRY };
+                store.end_turn(partition, &taken, Turn::Again(wait)).await?;
+                Ok(Sent { forwarded: 0, refusal: Some(error.to_string()), is_full })
+            }
+        }
+    }
+
+    /// Ends the turn of dead letters, by the replies of the other route.
+    async fn end(
+        &self,
+        store: &RedisStore,
+        partition: &Partition,
+        replies: impl Iterator<Item = (Outgoing, Scheduled)>,
+    ) -> Result<Sent, StoreError> {
+        let (mut left, mut refused, mut limit) = (Vec::new(), Vec::new(), None);
+        for (one, reply) in replies {
+            match reply.status {
+                ScheduleStatus::Over(over) => {
+                    limit = Some(over);
+                    refused.push(one);
+                }
+                _ => left.push(one),
+            }
+        }
         let turn = if self.to.purges { Turn::Purge } else { Turn::Keep };
         store.end_turn(partition, &left, turn).await?;
         metrics::dead_forwarded(&self.route, left.len() as u64);
         store.end_turn(partition, &refused, Turn::Again(RETRY)).await?;
-        Ok(over.map(|limit| format!("the route is at its limit: {}", limit.status())))
+        let refusal = limit.map(|limit| format!("the route is at its limit: {}", limit.status()));
+        Ok(Sent { forwarded: left.len() as u64, refusal, is_full: limit.is_some() })
     }
 
     fn message(&self, one: &Outgoing) -> NewMessage {
         let Outgoing { id, died, body, failures, error, .. } = one;
         DeadLetter { route: &self.route, id, died: *died, body, failures: *failures, error }.forwarded()
     }
+}
+
+fn is_stopping(stop: &watch::Receiver<bool>) -> bool {
+    *stop.borrow()
 }
 
 /// The signals of deaths by route: of each of `listeners`.
@@ -151,16 +200,7 @@ pub fn signals(
     all
 }
 
-/// Runs all forwarders until `stop`.
-pub async fn run(
-    forwarders: Vec<Forwarder>,
-    store: Arc<RedisStore>,
-    queue: Arc<Queue>,
-    mut stop: watch::Receiver<bool>,
-) {
-    let work = join_all(forwarders.iter().map(|forwarder| forwarder.work(&store, &queue)));
-    tokio::select! {
-        _ = work, if !forwarders.is_empty() => {}
-        _ = stop.wait_for(|stop| *stop) => {}
-    }
+/// Runs all forwarders until `stop`, and until their last batches have ended.
+pub async fn run(forwarders: Vec<Forwarder>, store: Arc<RedisStore>, queue: Arc<Queue>, stop: watch::Receiver<bool>) {
+    join_all(forwarders.iter().map(|forwarder| forwarder.work(&store, &queue, stop.clone()))).await;
 }

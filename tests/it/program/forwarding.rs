@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::{client::Client, eventually};
 use crate::support::{
@@ -74,7 +75,7 @@ async fn kills_a_full_route_and_a_pause_lose_no_death() {
     const COUNT: usize = 3000;
     let (redis, shop, desk) = (RedisServer::start().await, Receiver::start(), Receiver::start());
     shop.behave(Behaviour::Status(400));
-    let text = configuration(&redis, &shop, &desk, "purge").replace("messages: 5000", "messages: 100");
+    let text = configuration(&redis, &shop, &desk, "purge").replace("messages: 5000", "messages: 1000");
     let mut instances = [Punctual::start(&text).await, Punctual::start(&text).await];
     let client = Client::of(&instances[1]);
     client.call("POST", "/v1/routes/support/pause", "").await;
@@ -84,12 +85,13 @@ async fn kills_a_full_route_and_a_pause_lose_no_death() {
         client.schedule("orders", &json!(messages).to_string()).await;
     }
     eventually("the other route is full", SOON, async || {
-        (client.stats("support").await["pending"] == 100).then_some(())
+        (client.stats("support").await["pending"] == 1000).then_some(())
     })
     .await;
     client.call("POST", "/v1/routes/support/resume", "").await;
     for round in 0..6 {
-        tokio::time::sleep(Duration::from_millis(400)).await;
+        let seen = desk.count();
+        desk.wait_for((seen + 300).min(COUNT), SOON).await;
         let victim = &mut instances[round % 2];
         victim.kill().await;
         victim.restart().await;
@@ -113,6 +115,101 @@ async fn kills_a_full_route_and_a_pause_lose_no_death() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_death_that_cannot_be_forwarded_holds_up_no_other() {
+    let (redis, shop, desk) = (RedisServer::start().await, Receiver::start(), Receiver::start());
+    shop.behave(Behaviour::Status(400));
+    let text = configuration(&redis, &shop, &desk, "purge");
+    let mut punctual = Punctual::start(&text.replace("dead: { forward: support, then: purge }", "dead: { }")).await;
+    let client = Client::of(&punctual);
+    let messages: Vec<_> = (0..50)
+        .map(
+            |n| json!({ "id": format!("m{n}"), "payload": if n % 10 == 0 { "x".repeat(9000) } else { n.to_string() } }),
+        )
+        .collect();
+    client.schedule("orders", &json!(messages).to_string()).await;
+    eventually("all are dead", SOON, async || (client.stats("orders").await["dead"] == 50).then_some(())).await;
+    punctual.terminate().await;
+    // Payloads of this size are no longer accepted.
+    std::fs::write(punctual.path("punctual.yaml"), format!("{text}server: {{ max_payload: 4KiB }}\n"))
+        .expect("written");
+    punctual.restart().await;
+    client.call("POST", "/v1/routes/orders/dead/forward", r#"{"all":true}"#).await;
+    desk.wait_for(45, Duration::from_secs(10)).await;
+    let stats = eventually("the others are left", SOON, async || {
+        let stats = client.stats("orders").await;
+        (stats["dead"] == 5).then_some(stats)
+    })
+    .await;
+    assert_eq!(stats["pending"], 0);
+    eventually("they are counted", SOON, async || {
+        let page = client.call("GET", "/metrics", "").await.text;
+        page.contains("punctual_dead_unforwarded{route=\"orders\"} 5").then_some(())
+    })
+    .await;
+    let log = punctual.log();
+    assert!(log.contains("cannot be forwarded") && log.contains("too-large"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn instances_that_stop_in_order_forward_nothing_twice() {
+    const COUNT: usize = 4000;
+    let (redis, shop, desk) = (RedisServer::start().await, Receiver::start(), Receiver::start());
+    shop.behave(Behaviour::Status(400));
+    let mut instances = Vec::new();
+    for _ in 0..2 {
+        instances.push(Punctual::start(&configuration(&redis, &shop, &desk, "purge")).await);
+    }
+    let client = Client::of(&instances[1]);
+    for chunk in 0..COUNT / 500 {
+        let messages: Vec<_> =
+            (0..500).map(|n| json!({ "id": format!("m{}", chunk * 500 + n), "payload": n })).collect();
+        client.schedule("orders", &json!(messages).to_string()).await;
+    }
+    for stop in 0.. {
+        let seen = desk.count();
+        if seen >= COUNT || stop == 8 {
+            break;
+        }
+        desk.wait_for((seen + 200).min(COUNT), SOON).await;
+        let one = &mut instances[stop % 2];
+        one.terminate().await;
+        one.restart().await;
+    }
+    desk.wait_for(COUNT, Duration::from_mins(1)).await;
+    eventually("nothing is left", SOON, async || {
+        let (orders, support) = (client.stats("orders").await, client.stats("support").await);
+        [&orders["dead"], &support["pending"], &support["unack"]].iter().all(|count| **count == 0).then_some(())
+    })
+    .await;
+    assert_eq!(desk.count(), COUNT, "each death arrived once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_route_is_not_asked_again_and_again() {
+    let (redis, shop, desk) = (RedisServer::start().await, Receiver::start(), Receiver::start());
+    shop.behave(Behaviour::Status(400));
+    let text = configuration(&redis, &shop, &desk, "keep").replace("messages: 5000", "messages: 5");
+    let punctual = Punctual::start(&text).await;
+    let client = Client::of(&punctual);
+    client.call("POST", "/v1/routes/support/pause", "").await;
+    for chunk in 0..12 {
+        let messages: Vec<_> =
+            (0..500).map(|n| json!({ "id": format!("m{}", chunk * 500 + n), "payload": n })).collect();
+        client.schedule("orders", &json!(messages).to_string()).await;
+    }
+    eventually("all are dead", SOON, async || (client.stats("orders").await["dead"] == 6000).then_some(())).await;
+    let calls = async || {
+        let page = client.call("GET", "/metrics", "").await.text;
+        let line = page.lines().find(|line| line.starts_with("punctual_redis_script_seconds_count{script=\"forward\""));
+        line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).expect("a count")
+    };
+    let (before, began) = (calls().await, Instant::now());
+    // A call for each of three partitions and each second, and those after a delivery.
+    eventually("it was tried again", SOON, async || (calls().await > before + 30).then_some(())).await;
+    assert!(began.elapsed() > Duration::from_secs(4), "{} calls in {:?}", calls().await - before, began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_forwarded_is_not_evicted() {
     let (redis, shop, desk) = (RedisServer::start().await, Receiver::start(), Receiver::start());
     shop.behave(Behaviour::Status(400));
@@ -127,8 +224,13 @@ async fn what_is_not_forwarded_is_not_evicted() {
     client.schedule("orders", &json!(messages).to_string()).await;
     eventually("five were forwarded", SOON, async || (client.stats("support").await["pending"] == 5).then_some(()))
         .await;
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    assert!(client.stats("orders").await["dead"].as_u64().unwrap() >= 15, "they wait to be forwarded");
+    let dead = async || client.stats("orders").await["dead"].as_u64().expect("a number");
+    let left = eventually("forwarded ones are evicted", Duration::from_mins(1), async || {
+        let left = dead().await;
+        (left < 20).then_some(left)
+    })
+    .await;
+    assert!(left >= 15, "the others wait to be forwarded: {left}");
     client.call("POST", "/v1/routes/support/resume", "").await;
     eventually("all arrived, and the limit holds", Duration::from_mins(1), async || {
         let is_over = desk.count() == 20 && client.stats("orders").await["dead"].as_u64().unwrap() <= 3;
