@@ -27,26 +27,13 @@ pub fn render(format: ListFormat, delivery: &Delivery) -> Bytes {
 /// A JSON object. `key`, `flow`, `group`, `content_type` and `properties` are left out if the message has none; `headers` is
 /// always present. A UTF-8 payload is the string `payload`, any other is `payload_base64` (standard, padded).
 fn envelope(delivery: &Delivery) -> Bytes {
-    let text = std::str::from_utf8(&delivery.payload).ok();
-    let envelope = Envelope {
-        id: delivery.shown_id(),
-        route: &delivery.route,
-        attempt: delivery.attempt,
-        due: delivery.due.get(),
-        key: delivery.metadata.key.as_deref(),
-        flow: delivery.metadata.flow.as_deref(),
-        group: delivery.metadata.group.as_deref(),
-        content_type: delivery.metadata.content_type.as_deref(),
-        headers: Texts(&delivery.metadata.headers),
-        properties: delivery.metadata.properties.as_deref(),
-        payload: text,
-        payload_base64: text.is_none().then(|| STANDARD.encode(&delivery.payload)),
-    };
-    serde_json::to_vec(&envelope).expect("strings and integers always serialize").into()
+    serde_json::to_vec(&Envelope::new(delivery, delivery.due.get()))
+        .expect("strings and integers always serialize")
+        .into()
 }
 
 /// The headers that every sink sends, as an object.
-pub(super) struct Texts<'a>(pub(super) &'a Headers);
+struct Texts<'a>(&'a Headers);
 
 impl Serialize for Texts<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -54,14 +41,15 @@ impl Serialize for Texts<'_> {
     }
 }
 
+/// A delivery as JSON. `due`: the form of its due time.
 #[derive(Serialize)]
-struct Envelope<'a> {
+pub struct Envelope<'a, D> {
     id: &'a str,
     route: &'a str,
     /// Counts from 1.
     attempt: u32,
-    /// The original due time, in ms since the epoch.
-    due: u64,
+    /// The original due time.
+    due: D,
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,6 +65,26 @@ struct Envelope<'a> {
     payload: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     payload_base64: Option<String>,
+}
+
+impl<'a, D> Envelope<'a, D> {
+    pub fn new(delivery: &'a Delivery, due: D) -> Self {
+        let text = std::str::from_utf8(&delivery.payload).ok();
+        Self {
+            id: delivery.shown_id(),
+            route: &delivery.route,
+            attempt: delivery.attempt,
+            due,
+            key: delivery.metadata.key.as_deref(),
+            flow: delivery.metadata.flow.as_deref(),
+            group: delivery.metadata.group.as_deref(),
+            content_type: delivery.metadata.content_type.as_deref(),
+            headers: Texts(&delivery.metadata.headers),
+            properties: delivery.metadata.properties.as_deref(),
+            payload: text,
+            payload_base64: text.is_none().then(|| STANDARD.encode(&delivery.payload)),
+        }
+    }
 }
 
 #[cfg(test)]

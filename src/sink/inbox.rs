@@ -3,15 +3,11 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use base64::{Engine, engine::general_purpose::STANDARD};
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use super::{Delivery, OpenSink, Outcome, Report, Sink, SinkSettings, envelope::Texts};
-use crate::{
-    message::Properties,
-    time::{UnixMillis, wall_millis},
-};
+use super::{Delivery, OpenSink, Outcome, Report, Sink, SinkSettings, envelope::Envelope};
+use crate::time::{UnixMillis, wall_millis};
 
 /// Maximum number of messages, and of bytes of their payloads. Beyond it the oldest messages are dropped.
 const MAX_MESSAGES: usize = 10_000;
@@ -47,26 +43,10 @@ pub struct Listing<'a> {
 
 #[derive(Serialize)]
 struct Shown<'a> {
-    id: &'a str,
-    route: &'a str,
     sink: &'a str,
-    /// Counts from 1.
-    attempt: u32,
-    due: UnixMillis,
     delivered_at: UnixMillis,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    key: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    flow: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    content_type: Option<&'a str>,
-    headers: Texts<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    properties: Option<&'a Properties>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    payload: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    payload_base64: Option<String>,
+    #[serde(flatten)]
+    delivery: Envelope<'a, UnixMillis>,
 }
 
 impl Inbox {
@@ -119,23 +99,7 @@ impl Inbox {
 
 impl<'a> Shown<'a> {
     fn new(Received { sink, delivery, at }: &'a Received) -> Self {
-        let text = std::str::from_utf8(&delivery.payload).ok();
-        let metadata = &delivery.metadata;
-        Self {
-            id: delivery.shown_id(),
-            route: &delivery.route,
-            sink,
-            attempt: delivery.attempt,
-            due: delivery.due,
-            delivered_at: *at,
-            key: metadata.key.as_deref(),
-            flow: metadata.flow.as_deref(),
-            content_type: metadata.content_type.as_deref(),
-            headers: Texts(&metadata.headers),
-            properties: metadata.properties.as_deref(),
-            payload: text,
-            payload_base64: text.is_none().then(|| STANDARD.encode(&delivery.payload)),
-        }
+        Self { sink, delivered_at: *at, delivery: Envelope::new(delivery, delivery.due) }
     }
 }
 

@@ -32,6 +32,7 @@ use crate::{
     message::{NewMessage, TraceContext, TraceId},
     metrics,
     sink::{Delivery, Outcome},
+    time::wall_clock,
 };
 
 /// Maximum spans that wait for their export: about 4 MB, and the spans of a second at 8,000 a second.
@@ -70,7 +71,7 @@ impl Spans {
             let state = message.metadata.headers.trace_state().map(str::to_owned);
             message.metadata.replace_trace(context, state.clone());
             let (id, bytes) = (message.metadata.shown_id(&message.id).to_owned(), message.payload.len());
-            let started = now();
+            let started = wall_clock();
             begun.push((index, Begun { context, parent, link: None, state, started, id, bytes }));
         }
         CreateSpans { recorder: (!begun.is_empty()).then(|| recorder.clone()), begun }
@@ -87,7 +88,7 @@ impl Spans {
         let context = below(parent);
         delivery.metadata.replace_trace(context, state.clone());
         let (id, bytes) = (delivery.shown_id().to_owned(), delivery.payload.len());
-        let begun = Begun { context, parent, link, state, started: now(), id, bytes };
+        let begun = Begun { context, parent, link, state, started: wall_clock(), id, bytes };
         let (route, attempt) = (delivery.route.clone(), delivery.attempt);
         Some(Box::new(SendSpan { recorder: recorder.clone(), begun, route, attempt }))
     }
@@ -117,7 +118,7 @@ struct Begun {
 impl Begun {
     fn end(self, route: &Arc<str>, content: Content) -> Span {
         let Self { context, parent, link, state, started, id, bytes } = self;
-        Span { context, parent, link, state, started, ended: now(), route: route.clone(), id, bytes, content }
+        Span { context, parent, link, state, started, ended: wall_clock(), route: route.clone(), id, bytes, content }
     }
 }
 
@@ -163,11 +164,6 @@ fn below(parent: Option<TraceContext>) -> TraceContext {
     // 0 is not an id.
     let trace = parent.map_or_else(|| TraceId(rand::random::<u128>().max(1)), |parent| parent.trace);
     TraceContext { trace, span: rand::random::<u64>().max(1), is_sampled: true }
-}
-
-#[expect(clippy::disallowed_methods, reason = "spans have the time of this machine, as the log does")]
-fn now() -> SystemTime {
-    SystemTime::now()
 }
 
 #[cfg(all(test, feature = "otlp"))]

@@ -43,12 +43,12 @@ async function expired(route, messages) {
 }
 
 /** Until `look` gives something, or the time is over. */
-async function eventually(what, look, patience = SHOWN) {
-  const end = Date.now() + patience;
+async function eventually(what, look, maxWait = SHOWN) {
+  const end = Date.now() + maxWait;
   for (;;) {
     const found = await look();
     if (found) return found;
-    assert.ok(Date.now() < end, `not within ${patience} ms: ${what}`);
+    assert.ok(Date.now() < end, `not within ${maxWait} ms: ${what}`);
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
 }

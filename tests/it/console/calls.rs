@@ -9,7 +9,7 @@ use crate::{
     support::{answer, http, punctual::Punctual},
 };
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const MAX_WAIT: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_overview_has_the_work_of_the_instance_and_who_it_is() {
@@ -29,7 +29,7 @@ async fn the_overview_has_the_work_of_the_instance_and_who_it_is() {
     for id in ["one", "two"] {
         client.schedule("a", &format!(r#"{{"id":"{id}","payload":1}}"#)).await;
     }
-    let activity = eventually("both are counted", PATIENCE, async || {
+    let activity = eventually("both are counted", MAX_WAIT, async || {
         let activity = overview().await["activity"].clone();
         (activity["routes"]["a"]["delivered"] == 2).then_some(activity)
     })

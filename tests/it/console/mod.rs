@@ -11,7 +11,7 @@ use self::stage::Stage;
 use crate::program::alone;
 
 /// Longest run of a script.
-const PATIENCE: Duration = Duration::from_mins(4);
+const MAX_WAIT: Duration = Duration::from_mins(4);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_view_is_sound_in_light_and_dark_wide_and_narrow_and_by_keyboard() {

@@ -8,7 +8,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::PATIENCE;
+use super::MAX_WAIT;
 use crate::support::{
     RedisServer,
     port::Port,
@@ -78,7 +78,7 @@ impl Stage {
             node.wait().await.expect("it can be waited for")
         };
         let status =
-            timeout(PATIENCE, run).await.unwrap_or_else(|_| panic!("{script} did not end within {PATIENCE:?}"));
+            timeout(MAX_WAIT, run).await.unwrap_or_else(|_| panic!("{script} did not end within {MAX_WAIT:?}"));
         assert!(status.success(), "{script}: {status}");
     }
 

@@ -16,7 +16,7 @@ use crate::{
 
 const ROUTES: &str = "deploy/redis/users.acl";
 const SOURCES: &str = "deploy/redis/users-sources.acl";
-const PATIENCE: Duration = Duration::from_secs(10);
+const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// What redis-rs sends by itself.
 const OF_THE_CLIENT: [&str; 3] = ["ping", "select", "subscribe"];
@@ -71,18 +71,18 @@ async fn a_route_works_with_the_rights_of_the_file() {
 
     // Delivered, retried, dead, redriven, delivered.
     schedule(r#"[{"id":"a","payload":1},{"id":"b","delay":"100ms","payload":2,"headers":{"X-A":"1"}}]"#).await;
-    receiver.wait_for(2, PATIENCE).await;
+    receiver.wait_for(2, MAX_WAIT).await;
     // Answered, too.
-    client.drained("web", PATIENCE).await;
+    client.drained("web", MAX_WAIT).await;
     receiver.behave(Behaviour::Status(500));
     schedule(r#"{"id":"dies","payload":3}"#).await;
     let dead = async || (client.stats("web").await["dead"] == 1).then_some(());
-    eventually("it is dead", PATIENCE, dead).await;
+    eventually("it is dead", MAX_WAIT, dead).await;
     assert_eq!(receiver.count(), 4, "it was tried twice");
     call("GET", "messages?state=dead", "").await;
     receiver.behave(Behaviour::Status(200));
     call("POST", "dead/redrive", r#"{"ids":["dies"]}"#).await;
-    receiver.wait_for(5, PATIENCE).await;
+    receiver.wait_for(5, MAX_WAIT).await;
 
     // All that an operator and a producer may do to messages that wait; also where Redis has lost the scripts.
     shell(&redis, &["SCRIPT", "FLUSH"]).await;
@@ -98,7 +98,7 @@ async fn a_route_works_with_the_rights_of_the_file() {
     call("GET", "messages?state=retrying&contains=HTTP", "").await;
     call("GET", "forecast", "").await;
     call("POST", "messages/moved/deliver", "").await;
-    receiver.wait_for(6, PATIENCE).await;
+    receiver.wait_for(6, MAX_WAIT).await;
     call("POST", "pause", r#"{"note":"repair"}"#).await;
     call("POST", "resume", "").await;
     call("POST", "purge", r#"{"all":true}"#).await;
@@ -106,7 +106,7 @@ async fn a_route_works_with_the_rights_of_the_file() {
     // More dead letters than the limit: one is evicted.
     receiver.behave(Behaviour::Echo(422));
     schedule(r#"[{"id":"c","payload":1},{"id":"d","payload":2},{"id":"e","payload":3}]"#).await;
-    eventually("one is evicted", PATIENCE, async || {
+    eventually("one is evicted", MAX_WAIT, async || {
         let evicted = client.metrics().await.sum("punctual_dead_evicted_total", &["route=\"web\""]);
         (evicted == 1 && client.stats("web").await["dead"] == 2).then_some(())
     })
@@ -115,7 +115,7 @@ async fn a_route_works_with_the_rights_of_the_file() {
     call("POST", "dead/purge", r#"{"all":true}"#).await;
     let overview = client.call("GET", "/v1/overview", "").await;
     assert_eq!(overview.json["redis"]["up"], true, "{}", overview.text);
-    let drained = client.drained("web", PATIENCE).await;
+    let drained = client.drained("web", MAX_WAIT).await;
     assert_eq!(drained["dead"], 0, "{drained}");
     assert_eq!(client.readiness().await.status, 200);
     let metrics = client.metrics().await;
@@ -141,7 +141,7 @@ async fn lists_and_sources_on_the_same_redis_work_with_the_rights_of_the_other_f
     pipe.zadd("dp:orders:pending", "one", 1);
     pipe.exec_async(&mut redis.connection().await).await.expect("written");
     Client::of(&punctual).schedule("list", r#"{"id":"own","payload":1}"#).await;
-    eventually("all three are delivered", PATIENCE, async || {
+    eventually("all three are delivered", MAX_WAIT, async || {
         let mut length = redis::cmd("LLEN");
         let count: u64 = length.arg("jobs").query_async(&mut redis.connection().await).await.expect("a list");
         (count == 3).then_some(())

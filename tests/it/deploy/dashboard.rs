@@ -11,7 +11,7 @@ const DASHBOARD: &str = "deploy/grafana/dashboards/punctual.json";
 /// Columns of Grafana's grid.
 const COLUMNS: u64 = 24;
 /// Maximum wait for scraped data. Prometheus scrapes each second; on a busy machine scrapes and rules are late.
-const PATIENCE: Duration = Duration::from_mins(2);
+const MAX_WAIT: Duration = Duration::from_mins(2);
 
 pub struct Panel {
     pub title: String,
@@ -62,11 +62,11 @@ fn promtool_parses_each_query() {
 async fn each_panel_shows_data_after_some_traffic() {
     let scene = Scene::start().await;
     let Some(prometheus) = Prometheus::start(&[scene.punctual.address()], "none").await else { return };
-    eventually("the first scrape", PATIENCE, async || (!prometheus.query("up == 1").await.is_empty()).then_some(()))
+    eventually("the first scrape", MAX_WAIT, async || (!prometheus.query("up == 1").await.is_empty()).then_some(()))
         .await;
     scene.traffic().await;
     let mut missing = queries();
-    eventually("data of all panels", PATIENCE, async || {
+    eventually("data of all panels", MAX_WAIT, async || {
         let mut still = Vec::new();
         for panel in std::mem::take(&mut missing) {
             let variables = [("$job", "punctual"), ("$namespace", ""), ("$route", ".*"), ("$sink", ".*")];

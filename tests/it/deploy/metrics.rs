@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const MAX_WAIT: Duration = Duration::from_secs(20);
 
 /// Of Prometheus itself.
 const OF_PROMETHEUS: [&str; 2] = ["ALERTS", "up"];
@@ -99,17 +99,17 @@ impl Scene {
             .exec_async(&mut redis.connection().await)
             .await
             .expect("written");
-        receiver.wait_for(1, PATIENCE).await;
+        receiver.wait_for(1, MAX_WAIT).await;
         // Answered, too.
-        client.drained("web", PATIENCE).await;
+        client.drained("web", MAX_WAIT).await;
         receiver.behave(Behaviour::Status(500));
         client.schedule("web", r#"{"id":"dies","payload":1}"#).await;
         for route in &self.routes {
             client.schedule(route, r#"{"payload":1}"#).await;
-            client.drained(route, PATIENCE).await;
+            client.drained(route, MAX_WAIT).await;
         }
         let dead = async || (client.stats("web").await["dead"] == 1).then_some(());
-        eventually("it is dead", PATIENCE, dead).await;
+        eventually("it is dead", MAX_WAIT, dead).await;
         client.call("GET", "/v1/routes/missing", "").await;
         client.schedule("web", r#"{"id":"waits","delay":"30s","payload":1}"#).await;
     }

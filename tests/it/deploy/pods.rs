@@ -20,7 +20,7 @@ use crate::{
 
 const CONFIGURATION: &str = "deploy/kubernetes/punctual.yaml";
 const TOKEN: &str = "0123456789abcdef";
-const PATIENCE: Duration = Duration::from_secs(20);
+const MAX_WAIT: Duration = Duration::from_secs(20);
 
 struct Cluster {
     redis: RedisServer,
@@ -91,7 +91,7 @@ impl Pod {
     }
 
     async fn drained(&self) {
-        eventually("the route is drained", PATIENCE, async || {
+        eventually("the route is drained", MAX_WAIT, async || {
             let stats = self.call("/v1/routes/order-timeout", None).await.json;
             assert_eq!(stats["dead"], 0, "{stats}");
             (stats["pending"] == 0 && stats["unack"] == 0).then_some(())
@@ -118,10 +118,10 @@ async fn a_redis_that_is_down_makes_a_pod_unready_and_restarts_none() {
     }
     cluster.redis.kill();
     let readiness = async |status| (pod.probed("readinessProbe").await == status).then_some(());
-    eventually("it is unready", PATIENCE, async || readiness(503).await).await;
+    eventually("it is unready", MAX_WAIT, async || readiness(503).await).await;
     assert_eq!((pod.probed("startupProbe").await, pod.probed("livenessProbe").await), (200, 200));
     cluster.redis.restart().await;
-    eventually("it is ready again", PATIENCE, async || readiness(200).await).await;
+    eventually("it is ready again", MAX_WAIT, async || readiness(200).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -130,7 +130,7 @@ async fn a_rolling_update_loses_nothing_and_delivers_nothing_twice() {
     cluster.receiver.behave(Behaviour::Delay(Duration::from_millis(100)));
     let (first, second) = (cluster.pod().await, cluster.pod().await);
     first.schedule("a", 300).await;
-    cluster.receiver.wait_for(20, PATIENCE).await;
+    cluster.receiver.wait_for(20, MAX_WAIT).await;
     // maxSurge: the new one is ready before an old one stops.
     let third = cluster.pod().await;
     first.stopped().await;
@@ -146,7 +146,7 @@ async fn a_rolling_update_loses_nothing_and_delivers_nothing_twice() {
     // An endpoint that hangs: what the pod has sent is delivered again, by the other one.
     cluster.receiver.behave(Behaviour::Hang);
     third.schedule("d", 10).await;
-    cluster.receiver.wait_for(611, PATIENCE).await;
+    cluster.receiver.wait_for(611, MAX_WAIT).await;
     third.stopped().await;
     cluster.receiver.behave(Behaviour::Status(200));
     fourth.drained().await;

@@ -52,8 +52,8 @@ impl Client {
     }
 
     /// Waits until the route holds nothing but the dead.
-    pub async fn drained(&self, route: &str, patience: Duration) -> Value {
-        eventually(&format!("`{route}` is drained"), patience, async || {
+    pub async fn drained(&self, route: &str, max_wait: Duration) -> Value {
+        eventually(&format!("`{route}` is drained"), max_wait, async || {
             let stats = self.stats(route).await;
             (stats["pending"] == 0 && stats["unack"] == 0).then_some(stats)
         })

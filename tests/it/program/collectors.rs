@@ -17,7 +17,7 @@ use crate::support::{
     spans,
 };
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const MAX_WAIT: Duration = Duration::from_secs(20);
 /// Due over a second.
 const MESSAGES: usize = 200;
 /// Maximum lateness of a debug build beside other tests, in ms. The exports of the collectors here take seconds.
@@ -39,7 +39,7 @@ async fn deliver(punctual: &Punctual, receiver: &Receiver) {
     let start = wall_clock() + 500;
     let messages = (0..MESSAGES).map(|n| json!({ "deliver_at": start + n as u64 * 5, "payload": "x" }));
     client.schedule("r", &messages.collect::<Value>().to_string()).await;
-    for request in receiver.wait_for(MESSAGES, PATIENCE).await {
+    for request in receiver.wait_for(MESSAGES, MAX_WAIT).await {
         let late = request.arrived.saturating_sub(request.due());
         assert!(late <= LATE, "{late} ms late:\n{}", punctual.log());
         assert!(request.header("traceparent").ends_with("-01"));
@@ -52,7 +52,7 @@ async fn outlast(endpoint: &str, reason: &str, error: &str) {
     let mut punctual = Punctual::start(&configuration(endpoint, &receiver)).await;
     deliver(&punctual, &receiver).await;
     let client = Client::of(&punctual);
-    eventually("a dropped span is counted", PATIENCE, async || {
+    eventually("a dropped span is counted", MAX_WAIT, async || {
         let dropped = client.metrics().await.sum("punctual_spans_dropped_total", &[&format!("reason=\"{reason}\"")]);
         (dropped > 0).then_some(())
     })
@@ -135,7 +135,7 @@ async fn an_odd_answer_of_success_is_success() {
         let mut punctual = Punctual::start(&configuration(&raw(&server), &receiver)).await;
         deliver(&punctual, &receiver).await;
         let client = Client::of(&punctual);
-        eventually("all are exported", PATIENCE, async || {
+        eventually("all are exported", MAX_WAIT, async || {
             let page = client.metrics().await;
             assert_eq!(page.sum("punctual_spans_dropped_total", &[]), 0);
             (page.sum("punctual_spans_exported_total", &[]) == 2 * MESSAGES as u64).then_some(())
@@ -153,18 +153,18 @@ async fn a_collector_that_comes_back_gets_the_spans_from_then_on() {
     collector.refuse();
     let punctual = Punctual::start(&configuration(&base, &receiver)).await;
     deliver(&punctual, &receiver).await;
-    eventually("the outage is logged", PATIENCE, async || {
+    eventually("the outage is logged", MAX_WAIT, async || {
         punctual.log().contains("spans cannot be exported").then_some(())
     })
     .await;
     collector.listen();
     Client::of(&punctual).schedule("r", r#"{"id":"later","payload":"x"}"#).await;
-    eventually("a later span is exported", PATIENCE, async || {
+    eventually("a later span is exported", MAX_WAIT, async || {
         spans::exported(&collector).iter().any(|span| span.name == "send r" && span.id() == "later").then_some(())
     })
     .await;
     assert!(collector.requests().iter().all(|request| request.path == "/v1/traces"), "the path of OTLP");
-    eventually("the end is logged", PATIENCE, async || {
+    eventually("the end is logged", MAX_WAIT, async || {
         punctual.log().contains("spans are exported again").then_some(())
     })
     .await;

@@ -24,8 +24,8 @@ async fn a_redrive_of_many_ends_in_time_and_the_next_goes_on() {
         let messages: Vec<_> = (0..1000).map(|n| format!(r#"{{"id":"m{part}-{n}","payload":""}}"#)).collect();
         client.schedule("web", &format!("[{}]", messages.join(","))).await;
     }
-    let patience = Duration::from_mins(1);
-    assert_eq!(client.drained("web", patience).await["dead"], MESSAGES);
+    let max_wait = Duration::from_mins(1);
+    assert_eq!(client.drained("web", max_wait).await["dead"], MESSAGES);
     assert_eq!(client.call("POST", "/v1/routes/web/pause", "").await.status, 204);
     // The request has two seconds, and each call of a script takes one.
     proxy.set(Mode::Delay(Duration::from_millis(500))).await;

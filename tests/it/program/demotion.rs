@@ -22,7 +22,7 @@ use crate::support::{
     receiver::{Receiver, wall_clock},
 };
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const MAX_WAIT: Duration = Duration::from_secs(10);
 const BACK_WITHIN: Duration = Duration::from_secs(5);
 /// How long the address goes on leading to the replica.
 const STILL_OLD: Duration = Duration::from_secs(3);
@@ -46,7 +46,7 @@ async fn a_master_that_was_demoted_is_left_for_the_one_behind_the_same_address()
 
     redis::cmd("REPLICAOF").arg(&["NO", "ONE"]).exec_async(&mut new.connection().await).await.expect("promoted");
     replicate(&old, &new).await;
-    let reason = eventually("it is not ready, with the reason", PATIENCE, async || {
+    let reason = eventually("it is not ready, with the reason", MAX_WAIT, async || {
         let answer = client.call("GET", "/readyz", "").await;
         (answer.status == 503).then_some(answer.text)
     })
@@ -62,11 +62,11 @@ async fn a_master_that_was_demoted_is_left_for_the_one_behind_the_same_address()
 
     proxy.lead_to(new.port());
     let (switched, switched_wall) = (Instant::now(), wall_clock());
-    let accepted_after = eventually("a post is accepted again", PATIENCE, async || {
+    let accepted_after = eventually("a post is accepted again", MAX_WAIT, async || {
         posts.lock().unwrap().latest.filter(|at| *at > switched).map(|at| at - switched)
     })
     .await;
-    let first_after = eventually("a message is delivered again", PATIENCE, async || {
+    let first_after = eventually("a message is delivered again", MAX_WAIT, async || {
         receiver
             .requests()
             .iter()
@@ -87,13 +87,13 @@ async fn a_master_that_was_demoted_is_left_for_the_one_behind_the_same_address()
         (count == 1).then_some(())
     })
     .await;
-    eventually("what had been scheduled before comes", PATIENCE, async || {
+    eventually("what had been scheduled before comes", MAX_WAIT, async || {
         receiver.requests().iter().any(|request| request.id() == "before").then_some(())
     })
     .await;
     stop.store(true, Ordering::SeqCst);
     posting.await.unwrap();
-    assert_eq!(client.drained("web", PATIENCE).await["dead"], 0);
+    assert_eq!(client.drained("web", MAX_WAIT).await["dead"], 0);
     assert!(receiver.requests().iter().all(|request| request.attempt() == 1), "no attempt was burnt");
     assert_eq!(client.call("GET", "/readyz", "").await.status, 200);
     let log = punctual.log();
@@ -121,7 +121,7 @@ async fn replicate(one: &RedisServer, other: &RedisServer) {
     let mut connection = one.connection().await;
     let port = other.port().to_string();
     redis::cmd("REPLICAOF").arg(&["127.0.0.1", &port]).exec_async(&mut connection).await.expect("demoted");
-    eventually("it replicates", PATIENCE, async || {
+    eventually("it replicates", MAX_WAIT, async || {
         let info: String = redis::cmd("INFO")
             .arg("replication")
             .query_async(&mut one.connection().await)

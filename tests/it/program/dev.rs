@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{alone, client::Client, eventually};
+use super::{alone, client::Client, eventually, p99};
 use crate::support::{
     RedisServer,
     punctual::Punctual,
@@ -14,6 +14,8 @@ use crate::support::{
 };
 
 const SOON: Duration = Duration::from_secs(20);
+/// Rounds of a measurement.
+const ROUNDS: usize = 5;
 
 /// Its sink cannot be reached: messages arrive in the inbox only.
 const ORDERS: &str =
@@ -73,26 +75,30 @@ fn text(value: &Value) -> &str {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_test_takes_milliseconds() {
     let _alone = alone().await;
-    let began = Instant::now();
-    let dev = Dev::start(ORDERS, &[]).await;
-    let start = began.elapsed();
-    let mut took = Vec::new();
-    for number in 0..100 {
+    // Tests of other kinds run beside it: the bounds must hold in one of the rounds.
+    for round in 1..=ROUNDS {
         let began = Instant::now();
-        let id = format!("order-{number}");
-        let message = json!({ "id": id, "delay": "30m", "payload": { "number": number } });
-        dev.client.schedule("orders", &message.to_string()).await;
-        let advanced = dev.advance(json!({ "by": "30m" })).await;
-        assert_eq!((&advanced["delivered"], &advanced["settled"]), (&json!(1), &json!(true)), "{advanced}");
-        assert_eq!(dev.inbox(&format!("?route=orders&id={id}")).await, [format!("orders {id}")]);
-        took.push(u64::try_from(began.elapsed().as_millis()).unwrap());
+        let dev = Dev::start(ORDERS, &[]).await;
+        let start = began.elapsed();
+        let mut took = Vec::new();
+        for number in 0..100 {
+            let began = Instant::now();
+            let id = format!("order-{number}");
+            let message = json!({ "id": id, "delay": "30m", "payload": { "number": number } });
+            dev.client.schedule("orders", &message.to_string()).await;
+            let advanced = dev.advance(json!({ "by": "30m" })).await;
+            assert_eq!((&advanced["delivered"], &advanced["settled"]), (&json!(1), &json!(true)), "{advanced}");
+            assert_eq!(dev.inbox(&format!("?route=orders&id={id}")).await, [format!("orders {id}")]);
+            took.push(u64::try_from(began.elapsed().as_millis()).unwrap());
+        }
+        assert_eq!(dev.inbox("").await.len(), 100);
+        took.sort_unstable();
+        println!("dev: started in {start:?}; an order test takes {} ms (p50), {} ms (p95)", took[50], took[95]);
+        if took[95] <= 50 && p99(took.clone()) <= 200 && start < Duration::from_secs(1) {
+            return;
+        }
+        assert!(round < ROUNDS, "{start:?}, {took:?}");
     }
-    took.sort_unstable();
-    println!("dev: started in {start:?}; an order test takes {} ms (p50), {} ms (p95)", took[50], took[95]);
-    // Alone it takes half of that. Other tests run beside it.
-    assert!(took[50] <= 50, "{took:?}");
-    assert!(start < Duration::from_secs(5), "{start:?}");
-    assert_eq!(dev.inbox("").await.len(), 100);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -267,7 +273,7 @@ async fn tokens_keep_their_rights() {
         ("POST", "/v1/reset", 204),
     ];
     for (method, path, done) in calls {
-        assert_eq!(call("nobody", method, path).await, 401, "{path}");
+        assert_eq!(call("unknown-token", method, path).await, 401, "{path}");
         let reads = method == "GET";
         assert_eq!(call("reader-of-all-of-it", method, path).await, if reads { 200 } else { 403 }, "{path}");
         assert_eq!(call("admin-of-one-route", method, path).await, if reads { 200 } else { 403 }, "{path}");

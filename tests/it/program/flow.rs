@@ -27,15 +27,15 @@ const SINGLES_EVERY: usize = 10;
 const AHEAD: u64 = 1000;
 /// A debug build on two busy cores keeps this; the printed number is the one that counts.
 const LATENESS_P99: u64 = 250;
-const PATIENCE: Duration = Duration::from_secs(20);
+const MAX_WAIT: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_arrive_at_an_endpoint_once_in_time_and_unchanged() {
     let _alone = alone().await;
     let world = World::start().await;
     let expected = world.post_all("web").await;
-    world.receiver.wait_for(messages(), PATIENCE).await;
-    world.client.drained("web", PATIENCE).await;
+    world.receiver.wait_for(messages(), MAX_WAIT).await;
+    world.client.drained("web", MAX_WAIT).await;
     let requests = world.receiver.requests();
     for request in &requests {
         let (id, due) = &expected[&request.body[..]];
@@ -52,7 +52,7 @@ async fn messages_arrive_in_a_list_once_in_time_and_unchanged() {
     let taking = tokio::spawn(take(world.redis.connection().await, messages()));
     let expected = world.post_all("list").await;
     let arrivals = taking.await.expect("the list was filled");
-    world.client.drained("list", PATIENCE).await;
+    world.client.drained("list", MAX_WAIT).await;
     let left: u64 = redis::cmd("LLEN").arg("jobs").query_async(&mut world.redis.connection().await).await.unwrap();
     assert_eq!(left, 0, "no more than was scheduled");
     world.judge("list", expected, arrivals).await;
@@ -145,12 +145,12 @@ impl World {
 
 /// What comes into the list, with the time in epoch milliseconds.
 async fn take(mut connection: redis::aio::MultiplexedConnection, count: usize) -> Vec<(Vec<u8>, u64)> {
-    connection.set_response_timeout(PATIENCE * 2);
+    connection.set_response_timeout(MAX_WAIT * 2);
     let mut taken = Vec::new();
     while taken.len() < count {
         let (_, value): (String, Vec<u8>) = redis::cmd("BLPOP")
             .arg("jobs")
-            .arg(PATIENCE.as_secs())
+            .arg(MAX_WAIT.as_secs())
             .query_async(&mut connection)
             .await
             .expect("more within the time");

@@ -17,7 +17,7 @@ use crate::support::{
 const LATE: u64 = 600;
 /// Groups among the others, each of three messages.
 const GROUPS: usize = 20;
-const PATIENCE: Duration = Duration::from_secs(20);
+const MAX_WAIT: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_steady_stream_does_not_starve_a_debounced_message() {
@@ -43,7 +43,7 @@ async fn a_steady_stream_does_not_starve_a_debounced_message() {
             status => assert_eq!(status, 409, "{}", answer.text),
         }
     }
-    client.drained("web", PATIENCE).await;
+    client.drained("web", MAX_WAIT).await;
     let requests = receiver.requests();
     let firsts: Vec<u64> = accepted.iter().filter(|(_, is_new)| *is_new).map(|(n, _)| *n).collect();
     assert_eq!(requests.len(), firsts.len(), "one delivery for each first message");

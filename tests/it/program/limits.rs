@@ -12,7 +12,7 @@ use crate::support::{
     receiver::{Behaviour, Receiver},
 };
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const MAX_WAIT: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn due_members_of_a_sorted_set_stay_there_while_their_route_is_full() {
@@ -42,9 +42,9 @@ async fn due_members_of_a_sorted_set_stay_there_while_their_route_is_full() {
     assert_eq!((waiting, receiver.count()), (MEMBERS, 0));
 
     assert_eq!(client.call("DELETE", "/v1/routes/web/messages/0", "").await.status, 204);
-    let requests = receiver.wait_for(MEMBERS, PATIENCE).await;
+    let requests = receiver.wait_for(MEMBERS, MAX_WAIT).await;
     assert_eq!(requests.len(), MEMBERS, "one at a time, and all of them");
-    eventually("what was delivered is settled", PATIENCE, async || {
+    eventually("what was delivered is settled", MAX_WAIT, async || {
         (client.stats("web").await["pending"] == 9 && client.stats("web").await["unack"] == 0).then_some(())
     })
     .await;
@@ -65,7 +65,7 @@ async fn the_oldest_dead_letters_are_evicted_counted_and_logged() {
     let client = Client::of(&punctual);
     for n in 0..9 {
         client.schedule("web", &json!({ "id": format!("{n}"), "payload": "x" }).to_string()).await;
-        client.drained("web", PATIENCE).await;
+        client.drained("web", MAX_WAIT).await;
         client.schedule("all", &json!({ "id": format!("{n}"), "payload": "x" }).to_string()).await;
     }
     let dead = async || {
@@ -73,11 +73,11 @@ async fn the_oldest_dead_letters_are_evicted_counted_and_logged() {
         let ids = listed["messages"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap().to_owned());
         ids.collect::<Vec<_>>()
     };
-    eventually("the newest five are left", PATIENCE, async || {
+    eventually("the newest five are left", MAX_WAIT, async || {
         (dead().await == ["4", "5", "6", "7", "8"]).then_some(())
     })
     .await;
-    client.drained("all", PATIENCE).await;
+    client.drained("all", MAX_WAIT).await;
     assert_eq!(client.stats("all").await["dead"], 9, "without a limit all are kept");
     let page = client.metrics().await;
     let evicted = |reason| page.sum("punctual_dead_evicted_total", &["route=\"web\"", reason]);
@@ -93,7 +93,7 @@ async fn the_oldest_dead_letters_are_evicted_counted_and_logged() {
     drop(punctual);
     let punctual = Punctual::start(&configuration.to_string()).await;
     let client = Client::of(&punctual);
-    eventually("the old one is evicted", PATIENCE, async || (client.stats("web").await["dead"] == 4).then_some(()))
+    eventually("the old one is evicted", MAX_WAIT, async || (client.stats("web").await["dead"] == 4).then_some(()))
         .await;
     assert_eq!(client.metrics().await.sum("punctual_dead_evicted_total", &["route=\"web\"", "reason=\"age\""]), 1);
     let bodies: usize = redis::cmd("HLEN").arg("{punctual:web:0/1}:messages").query_async(&mut raw).await.unwrap();
@@ -166,7 +166,7 @@ async fn an_instance_that_restarts_with_other_settings_while_redis_is_full_deliv
         memory("1").await;
         std::fs::write(punctual.path("punctual.yaml"), configuration(route)).expect("written");
         punctual.restart().await;
-        assert_eq!(receiver.wait_for(due, PATIENCE).await.len(), due, "{route}");
+        assert_eq!(receiver.wait_for(due, MAX_WAIT).await.len(), due, "{route}");
         let refused = client.call("POST", "/v1/routes/web/messages", r#"{"payload":"x","delay":"1h"}"#).await;
         assert_eq!(refused.problem(503), "unavailable", "{route}");
         assert!(refused.text.contains("oom"), "{route}: {}", refused.text);

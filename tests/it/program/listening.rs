@@ -11,7 +11,7 @@ use tokio::{
 use super::eventually;
 use crate::support::{Authority, RedisServer, http, punctual::Punctual};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// Trusts only `authority`, and opens a connection for each request.
 fn client(authority: &Authority, address: SocketAddr) -> reqwest::Client {
@@ -47,20 +47,20 @@ async fn https_is_served_and_sighup_reads_the_certificate_again() {
     let address: SocketAddr = punctual.url("").trim_start_matches("http://").parse().expect("an address");
     let [trusts_old, trusts_new] = [&old, &new].map(|authority| client(authority, address));
     let served = async |client: &reqwest::Client| is_served(client, address).await.then_some(());
-    eventually("it is served", PATIENCE, async || served(&trusts_old).await).await;
+    eventually("it is served", MAX_WAIT, async || served(&trusts_old).await).await;
     assert!(plain.get(punctual.url("/livez")).send().await.is_err(), "plain HTTP is no answer");
     assert!(!is_served(&trusts_new, address).await);
 
     fs::write(old.file("server.pem"), "no certificate").unwrap();
     kill_process(punctual.pid(), Signal::HUP).expect("it runs");
-    eventually("it is logged", PATIENCE, async || punctual.log().contains("the old one stays").then_some(())).await;
+    eventually("it is logged", MAX_WAIT, async || punctual.log().contains("the old one stays").then_some(())).await;
     assert!(is_served(&trusts_old, address).await);
 
     for file in ["server.pem", "server.key"] {
         fs::copy(new.file(file), old.file(file)).unwrap();
     }
     kill_process(punctual.pid(), Signal::HUP).expect("it runs");
-    eventually("the new one is served", PATIENCE, async || served(&trusts_new).await).await;
+    eventually("the new one is served", MAX_WAIT, async || served(&trusts_new).await).await;
     assert!(!is_served(&trusts_old, address).await);
     assert_eq!(punctual.terminate().await.code, Some(0));
 }
@@ -93,7 +93,7 @@ async fn a_unix_socket_serves_its_group_and_takes_the_place_of_a_dead_one() {
         answer.starts_with("HTTP/1.1 200").then_some(())
     };
     let mut first = Punctual::spawn(&configuration, &environment);
-    eventually("it is ready", PATIENCE, ready).await;
+    eventually("it is ready", MAX_WAIT, ready).await;
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o660);
     assert!(!first.log().contains("asks for no token"), "its mode keeps others out: {}", first.log());
     let answer = ask(&socket, "POST", "/v1/routes/web/messages", r#"{"payload":1,"delay":"1h"}"#).await;
@@ -105,7 +105,7 @@ async fn a_unix_socket_serves_its_group_and_takes_the_place_of_a_dead_one() {
     first.kill().await;
     assert!(socket.exists(), "a killed process leaves it");
     let mut third = Punctual::spawn(&configuration, &environment);
-    eventually("it is ready again", PATIENCE, ready).await;
+    eventually("it is ready again", MAX_WAIT, ready).await;
     assert_eq!(third.terminate().await.code, Some(0));
     assert!(!socket.exists(), "a stopped one does not");
 

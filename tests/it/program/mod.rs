@@ -42,6 +42,7 @@ mod redis_outage;
 pub mod refusals;
 mod repartition;
 mod rights;
+mod schedule_faults;
 mod schedules;
 mod secrets;
 mod sharing;
@@ -70,14 +71,14 @@ pub async fn alone() -> MutexGuard<'static, ()> {
 /// Polls for what is not announced, and returns it.
 ///
 /// # Panics
-/// When it has not come about after `patience`; `what` is its name.
-pub async fn eventually<T>(what: &str, patience: Duration, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + patience;
+/// When it has not come about after `max_wait`; `what` is its name.
+pub async fn eventually<T>(what: &str, max_wait: Duration, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + max_wait;
     loop {
         if let Some(found) = look().await {
             return found;
         }
-        assert!(Instant::now() < deadline, "not within {patience:?}: {what}");
+        assert!(Instant::now() < deadline, "not within {max_wait:?}: {what}");
         sleep(Duration::from_millis(10)).await;
     }
 }

@@ -92,8 +92,8 @@ impl Night {
     /// Waits until no alert remains about what is the case; in the long form, until none remains.
     async fn quiet(&self) {
         let Some(prometheus) = &self.prometheus else { return };
-        let patience = rounds(SHOWN, FORGOTTEN);
-        eventually("all alerts are over", patience, async || {
+        let max_wait = rounds(SHOWN, FORGOTTEN);
+        eventually("all alerts are over", max_wait, async || {
             let alerts = prometheus.alerts().await;
             let is_over = |alert: &Alert| !full() && LATER.contains(&&*alert.name);
             alerts.iter().all(is_over).then_some(())

@@ -13,7 +13,7 @@ const LATER: u64 = 20_000;
 /// Scheduled while they are moved, in arrays of `ARRAY`.
 const MORE: u64 = 2000;
 const ARRAY: u64 = 100;
-const PATIENCE: Duration = Duration::from_mins(1);
+const MAX_WAIT: Duration = Duration::from_mins(1);
 
 fn configuration(redis: &RedisServer, partitions: u16) -> String {
     configuration_at(&redis.url(), partitions)
@@ -27,7 +27,7 @@ fn configuration_at(url: &str, partitions: u16) -> String {
 }
 
 async fn delivered(redis: &RedisServer, count: u64) {
-    eventually("they are delivered", PATIENCE, async || {
+    eventually("they are delivered", MAX_WAIT, async || {
         let length: u64 = redis.connection().await.llen("jobs").await.expect("a list");
         (length == count).then_some(())
     })
@@ -57,7 +57,7 @@ async fn a_busy_route_gets_more_partitions_and_nothing_is_lost_early_or_doubled(
     let reading = tokio::spawn(async move {
         let mut times: BTreeMap<String, Vec<(u64, u64)>> = BTreeMap::new();
         loop {
-            reader.set_response_timeout(PATIENCE);
+            reader.set_response_timeout(MAX_WAIT);
             let (_, text): (String, String) = reader.blpop("jobs", 0.0).await.expect("an element");
             if text == "end" {
                 return times;
@@ -68,7 +68,7 @@ async fn a_busy_route_gets_more_partitions_and_nothing_is_lost_early_or_doubled(
     });
 
     let mut new = Punctual::start(&configuration(&redis, 4)).await;
-    let left = eventually("some are moved, and not all", PATIENCE, async || {
+    let left = eventually("some are moved, and not all", MAX_WAIT, async || {
         let left: u64 = redis.connection().await.zcard("{punctual:web:0/1}:pending").await.expect("a number");
         (left < LATER).then_some(left)
     })
@@ -89,7 +89,7 @@ async fn a_busy_route_gets_more_partitions_and_nothing_is_lost_early_or_doubled(
     let (followed, ()) = tokio::join!(new.command(&["repartition", "web", "4"]), posted);
     assert_eq!(followed.code, Some(0), "{followed:?}");
     old.terminate().await;
-    eventually("all that is due is delivered", PATIENCE, async || {
+    eventually("all that is due is delivered", MAX_WAIT, async || {
         let stats = client.stats("web").await;
         (stats["pending"] == LATER && stats["unack"] == 0).then_some(())
     })
@@ -128,7 +128,7 @@ async fn a_redis_from_before_the_change_is_moved_again_without_a_restart() {
     proxy.lead_to(replica.port());
     redis::cmd("CLIENT").arg(&["KILL", "TYPE", "normal"]).exec_async(&mut redis.connection().await).await.expect("cut");
     let client = Client::of(&new);
-    eventually("it is ready again", PATIENCE, async || (client.readiness().await.status == 200).then_some(())).await;
+    eventually("it is ready again", MAX_WAIT, async || (client.readiness().await.status == 200).then_some(())).await;
     for n in 0..20 {
         let answer = client.call("POST", &format!("/v1/routes/web/messages/kept{n}/deliver"), "").await;
         assert_eq!(answer.status, 200, "{}", answer.text);

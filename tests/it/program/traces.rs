@@ -15,7 +15,7 @@ use crate::support::{
     spans::{self, SeenSpan},
 };
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const MAX_WAIT: Duration = Duration::from_secs(20);
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const SAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 const UNSAMPLED: &str = "00-1af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
@@ -57,11 +57,11 @@ async fn the_trace_of_a_request_leaves_with_its_messages_on_every_sink() {
         let messages = json!([{ "payload": "x", "key": "k" }, { "payload": "y", "key": "k" }]);
         post(&punctual, &format!("/v1/routes/{route}/messages"), &trace, &messages).await;
     }
-    for request in receiver.wait_for(2, PATIENCE).await {
+    for request in receiver.wait_for(2, MAX_WAIT).await {
         assert_eq!((request.header("traceparent"), request.header("tracestate")), (SAMPLED, "a=1,b=2"));
     }
     for list in ["jobs", "far"] {
-        let elements: Vec<String> = eventually("both are in the list", PATIENCE, async || {
+        let elements: Vec<String> = eventually("both are in the list", MAX_WAIT, async || {
             let elements: Vec<String> = redis.connection().await.lrange(list, 0, -1).await.expect("a list");
             (elements.len() == 2).then_some(elements)
         })
@@ -72,7 +72,7 @@ async fn the_trace_of_a_request_leaves_with_its_messages_on_every_sink() {
         }
     }
     let client = Client::of(&punctual);
-    client.drained("mq", PATIENCE).await;
+    client.drained("mq", MAX_WAIT).await;
     let got = rabbit.drain("traces").await;
     assert_eq!(got.len(), 2);
     for got in got {
@@ -81,7 +81,7 @@ async fn the_trace_of_a_request_leaves_with_its_messages_on_every_sink() {
         assert_eq!((&headers["traceparent"], &headers["tracestate"]), (&text(SAMPLED), &text("a=1,b=2")));
     }
     if let Some(broker) = broker {
-        client.drained("log", PATIENCE).await;
+        client.drained("log", MAX_WAIT).await;
         let records = kafka::consume(&broker, &topic).await;
         assert_eq!(records.len(), 2);
         for record in records {
@@ -109,7 +109,7 @@ async fn a_header_of_the_message_wins_and_an_invalid_trace_is_dropped() {
     post(&punctual, "/v1/routes/r/raw?id=raw", &[("traceparent", SAMPLED), ("tracestate", "a=1")], &json!(1)).await;
     let forwarded = [("traceparent", SAMPLED), ("punctual-forward-traceparent", UNSAMPLED)];
     post(&punctual, "/v1/routes/r/raw?id=raw-own", &forwarded, &json!(1)).await;
-    let requests = receiver.wait_for(6, PATIENCE).await;
+    let requests = receiver.wait_for(6, MAX_WAIT).await;
     let header = |id: &str, name: &str| {
         let request = requests.iter().find(|request| request.id() == id).expect("it arrived");
         request.headers.get(name).map(|value| value.to_str().expect("text").to_owned())
@@ -145,10 +145,10 @@ async fn a_death_is_logged_and_shown_with_its_trace() {
     let expires_at = wall_clock() + 1000;
     let message = json!({ "id": "m", "payload": "x", "expires_at": expires_at, "headers": { "traceparent": SAMPLED } });
     client.schedule("s", &message.to_string()).await;
-    eventually("it has expired", PATIENCE, async || (wall_clock() > expires_at + 200).then_some(())).await;
+    eventually("it has expired", MAX_WAIT, async || (wall_clock() > expires_at + 200).then_some(())).await;
     client.call("POST", "/v1/routes/s/resume", "").await;
     for route in ["r", "s"] {
-        let shown = eventually("it is dead", PATIENCE, async || {
+        let shown = eventually("it is dead", MAX_WAIT, async || {
             let shown = client.call("GET", &format!("/v1/routes/{route}/messages/m"), "").await.json;
             (shown["state"] == "dead").then_some(shown)
         })
@@ -181,9 +181,9 @@ async fn each_attempt_has_a_span_that_is_linked_to_the_creation() {
     let mut punctual = Punctual::start(&exporting(&collector, &receiver, "link")).await;
     receiver.behave(Behaviour::Status(500));
     post(&punctual, "/v1/routes/r/messages", &[], &json!({ "id": "m", "payload": "four" })).await;
-    receiver.wait_for(1, PATIENCE).await;
+    receiver.wait_for(1, MAX_WAIT).await;
     receiver.behave(Behaviour::Status(200));
-    receiver.wait_for(2, PATIENCE).await;
+    receiver.wait_for(2, MAX_WAIT).await;
     let exit = punctual.terminate().await;
     assert_eq!(exit.code, Some(0), "{}", punctual.log());
     // The last spans are exported at the stop.
@@ -236,9 +236,9 @@ async fn an_attempt_can_be_a_child_in_the_trace_of_the_caller() {
     post(&punctual, "/v1/routes/r/messages", &trace, &json!({ "id": "m", "payload": "x" })).await;
     post(&punctual, "/v1/routes/r/messages", &[("traceparent", UNSAMPLED)], &json!({ "id": "n", "payload": "x" }))
         .await;
-    let requests = receiver.wait_for(2, PATIENCE).await;
-    let attempts = spans::wait_for(&collector, "send r", 1, PATIENCE).await;
-    let creations = spans::wait_for(&collector, "create r", 1, PATIENCE).await;
+    let requests = receiver.wait_for(2, MAX_WAIT).await;
+    let attempts = spans::wait_for(&collector, "send r", 1, MAX_WAIT).await;
+    let creations = spans::wait_for(&collector, "create r", 1, MAX_WAIT).await;
     let ([attempt], [creation]) = (&attempts[..], &creations[..]) else { panic!("{attempts:#?} {creations:#?}") };
     assert_eq!(
         (creation.trace.as_str(), creation.parent.as_str(), creation.state.as_str()),

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Far beyond what any step takes: an answer is kept for seconds, and a deleted topic is missed after some more.
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 fn configuration(redis: &str, kafka: &str, rabbitmq: u16, name: &str) -> String {
     let amqp = format!("amqp://127.0.0.1:{rabbitmq}/%2f");
@@ -44,7 +44,7 @@ async fn sink(punctual: &Punctual, name: &str) -> Value {
 
 /// Waits until GET /v1/sinks says so of this sink.
 async fn says(punctual: &Punctual, name: &str, expected: &str) {
-    eventually(&format!("{name}: {expected}"), PATIENCE, async || {
+    eventually(&format!("{name}: {expected}"), MAX_WAIT, async || {
         sink(punctual, name).await["check"].as_str().filter(|check| check.contains(expected)).map(drop)
     })
     .await;
@@ -58,7 +58,7 @@ async fn schedule(punctual: &Punctual, route: &str, messages: Vec<Value>) {
 
 /// Waits until nothing is in flight. Returns how many are dead.
 async fn dead(punctual: &Punctual, route: &str) -> u64 {
-    eventually(&format!("{route} is drained"), PATIENCE, async || {
+    eventually(&format!("{route} is drained"), MAX_WAIT, async || {
         let stats = answer(http::client().get(punctual.url(&format!("/v1/routes/{route}")))).await.json;
         (stats["pending"] == 0 && stats["unack"] == 0).then(|| stats["dead"].as_u64().expect("a number"))
     })

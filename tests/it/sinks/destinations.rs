@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use crate::support::{RedisServer, http, punctual::Punctual, receiver::Receiver};
 
 /// Far beyond what any step takes: only a test that fails waits so long.
-const PATIENCE: Duration = Duration::from_secs(20);
+const MAX_WAIT: Duration = Duration::from_secs(20);
 
 /// Schedules messages, `(id, key)`, which are due at once.
 async fn schedule(punctual: &Punctual, route: &str, messages: &[(&str, &str)]) {
@@ -30,7 +30,7 @@ async fn get(punctual: &Punctual, path: &str) -> Value {
 
 /// Waits until nothing is in flight. Returns the dead by id, with their last error.
 async fn dead(punctual: &Punctual, route: &str) -> Vec<(String, String)> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + MAX_WAIT;
     loop {
         let counts = get(punctual, &format!("/v1/routes/{route}")).await;
         if counts["pending"] == 0 && counts["unack"] == 0 {

@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 fn configuration(redis: &RedisServer, receiver: &Receiver, sources: &Value) -> String {
     json!({
@@ -45,8 +45,8 @@ async fn a_go_producer_works_with_and_without_hash_tag_and_prefix() {
     let (plain, tagged) = (["dp", "false"], ["mine", "true"]);
     let arguments = [plain, tagged].map(|[prefix, tag]| [&*port, "order-close", prefix, tag, "1000", "100"]);
     tokio::join!(go.run(&arguments[0]), go.run(&arguments[1]));
-    receiver.wait_for(2000, PATIENCE).await;
-    client.drained("web", PATIENCE).await;
+    receiver.wait_for(2000, MAX_WAIT).await;
+    client.drained("web", MAX_WAIT).await;
     // Beyond the time at which the intercepted ones would have been due.
     sleep(Duration::from_secs(8)).await;
     let requests = receiver.requests();
@@ -76,7 +76,7 @@ async fn a_message_is_tried_once_more_than_its_retries_and_bodies_do_not_expire(
     let sources = json!({ "theirs": { "type": "delayqueue", "name": "jobs", "route": "web" } });
     let punctual = Punctual::start(&configuration(&redis, &receiver, &sources)).await;
     let client = Client::of(&punctual);
-    eventually("the body has no expiry", PATIENCE, async || {
+    eventually("the body has no expiry", MAX_WAIT, async || {
         let left: i64 = redis::cmd("TTL").arg("dp:jobs:msg:later").query_async(&mut raw).await.unwrap();
         (left == -1).then_some(())
     })
@@ -86,7 +86,7 @@ async fn a_message_is_tried_once_more_than_its_retries_and_bodies_do_not_expire(
     let mut bodyless = redis::pipe();
     bodyless.lpush("dp:jobs:ready", "bodyless").ignore();
     bodyless.exec_async(&mut raw).await.expect("written");
-    eventually("three dead letters", PATIENCE, async || (client.stats("web").await["dead"] == 3).then_some(())).await;
+    eventually("three dead letters", MAX_WAIT, async || (client.stats("web").await["dead"] == 3).then_some(())).await;
     let mut attempts: Vec<String> =
         receiver.requests().iter().map(|one| format!("{} {}", one.id(), one.attempt())).collect();
     attempts.sort();
@@ -120,14 +120,14 @@ async fn without_the_right_to_persist_bodies_it_is_logged_and_messages_go_on() {
     configuration["redis"]["password"] = json!("secret");
     let punctual = Punctual::start(&configuration.to_string()).await;
     let client = Client::of(&punctual);
-    let failing = eventually("the source fails", PATIENCE, async || {
+    let failing = eventually("the source fails", MAX_WAIT, async || {
         let source = client.call("GET", "/v1/sources", "").await.json["sources"][0].clone();
         (source["state"] == "failing").then_some(source)
     })
     .await;
     assert!(failing["last_error"].as_str().unwrap().contains("ACL SETUSER <user> +persist`"), "{failing}");
     publish(&mut raw, "now", 1, "0").await;
-    receiver.wait_for(1, PATIENCE).await;
+    receiver.wait_for(1, MAX_WAIT).await;
     assert_eq!(client.call("GET", "/v1/sources", "").await.json["sources"][0]["state"], "failing", "still");
     assert_eq!(punctual.log().matches("cannot take messages").count(), 1, "{}", punctual.log());
 }
@@ -148,8 +148,8 @@ async fn beside_old_consumers_every_message_is_had_once() {
     let consumer = tokio::spawn(consume(redis.connection().await));
     let client = Client::of(&punctual);
     let theirs = consumer.await.expect("it ends with the queue");
-    receiver.wait_for(MESSAGES - theirs.len(), PATIENCE).await;
-    let stats = client.drained("web", PATIENCE).await;
+    receiver.wait_for(MESSAGES - theirs.len(), MAX_WAIT).await;
+    let stats = client.drained("web", MAX_WAIT).await;
     assert_eq!(stats["dead"], 0);
     println!("delayqueue: {} by the old consumer", theirs.len());
     let mut all: Vec<String> = receiver.requests().iter().map(|request| request.id().to_owned()).collect();

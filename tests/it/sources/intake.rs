@@ -31,7 +31,7 @@ use crate::support::{
 
 const ROUTE: &str = "r";
 const REMEMBER: Remember = Remember { period: Duration::from_mins(10), max: 100 };
-const PATIENCE: Duration = Duration::from_secs(10);
+const MAX_WAIT: Duration = Duration::from_secs(10);
 const HOUR: Due = Due::After(3_600_000);
 
 /// A source's way in, and the way out.
@@ -60,7 +60,7 @@ impl Bench {
     }
 
     async fn take(&self, entries: impl IntoIterator<Item = SourceEntry>) {
-        let taken = timeout(PATIENCE, self.intake.take(entries.into_iter().collect(), |_| {})).await;
+        let taken = timeout(MAX_WAIT, self.intake.take(entries.into_iter().collect(), |_| {})).await;
         taken.expect("nothing is in the way").expect("it is not stopped");
     }
 
@@ -101,7 +101,7 @@ impl Bench {
     }
 
     async fn until_waiting(&self, what: &str) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + MAX_WAIT;
         while self.status.get() != (SourceState::Failing, Some(what.to_owned())) {
             assert!(Instant::now() < deadline, "{:?}", self.status.get());
             sleep(Duration::from_millis(10)).await;
@@ -120,7 +120,7 @@ impl Bench {
 
 fn store(url: &str, remember: Option<Remember>, limits: RouteLimits) -> Arc<RedisStore> {
     let server = RedisEndpoint { url: url.into(), username: None, password: None, tls: TlsFiles::default() };
-    let connection = Connection::new(client(&server).expect("a valid URL"), PATIENCE);
+    let connection = Connection::new(client(&server).expect("a valid URL"), MAX_WAIT);
     let settings = RouteSettings {
         name: ROUTE.into(),
         partitions: 1,
@@ -250,7 +250,7 @@ async fn replacing_or_cancelling_waits_for_the_message_in_flight_and_is_logged()
         bench.until_waiting(&format!("`{}` is in flight, {what} waits", leases[n].id)).await;
         assert_eq!(bench.state("other").await, Some(State::Pending), "it holds up nothing else");
         bench.settle(leases[n..=n].to_vec(), &ClaimEnd::Ack).await;
-        timeout(PATIENCE, taking).await.expect("it goes on").expect("no panic").expect("it is not stopped");
+        timeout(MAX_WAIT, taking).await.expect("it goes on").expect("no panic").expect("it is not stopped");
         assert_eq!(bench.status.get().0, SourceState::Running);
     }
     assert_eq!((bench.state("a").await, bench.state("b").await), (Some(State::Pending), None));
@@ -298,7 +298,7 @@ async fn what_is_called_back_before_it_left_is_not_written_later() {
     called_back.abort();
     assert!(called_back.await.expect_err("it was under way").is_cancelled());
     for taking in under_way {
-        timeout(PATIENCE, taking).await.expect("Redis is back").expect("no panic").expect("it is not stopped");
+        timeout(MAX_WAIT, taking).await.expect("Redis is back").expect("no panic").expect("it is not stopped");
     }
     bench.take([schedule("after", 9, HOUR)]).await;
     assert_eq!((bench.state("two").await, bench.state("three").await), (Some(State::Pending), None));
@@ -393,8 +393,8 @@ async fn what_has_the_id_of_a_message_that_ends_meanwhile_is_scheduled_under_it(
     let intake = Intake::new(slow, "in", ROUTE.into(), bench.status.clone(), bench.stop.subscribe());
     let taking = tokio::spawn(async move { intake.take(vec![with("second")], |_| {}).await });
     let came = async { while !commands.next().await.expect("a command").contains("second") {} };
-    timeout(PATIENCE, came).await.expect("it is scheduled, and its id is live");
+    timeout(MAX_WAIT, came).await.expect("it is scheduled, and its id is live");
     bench.settle(leases, &ClaimEnd::Ack).await;
-    timeout(PATIENCE, taking).await.expect("it is taken").expect("no panic").expect("it is not stopped");
+    timeout(MAX_WAIT, taking).await.expect("it is taken").expect("no panic").expect("it is not stopped");
     assert_eq!(bench.delivered().await, ["a"]);
 }

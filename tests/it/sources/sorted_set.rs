@@ -20,7 +20,7 @@ use crate::{
 
 const MESSAGES: usize = 1000;
 const CANCELLED: usize = 100;
-const PATIENCE: Duration = Duration::from_secs(20);
+const MAX_WAIT: Duration = Duration::from_secs(20);
 /// A debug build keeps this beside all the other tests; the printed number is the one that counts.
 const LATENESS_P99: u64 = 1000;
 
@@ -106,8 +106,8 @@ async fn external_producer(mut world: World, program: &Program) {
     let _alone = alone().await;
     let (port, messages, cancelled) = (world.redis.port().to_string(), MESSAGES.to_string(), CANCELLED.to_string());
     program.run(&[&port, "delayed", &messages, &cancelled]).await;
-    world.receiver.wait_for(MESSAGES, PATIENCE).await;
-    world.client.drained("web", PATIENCE).await;
+    world.receiver.wait_for(MESSAGES, MAX_WAIT).await;
+    world.client.drained("web", MAX_WAIT).await;
     // Beyond the time at which the cancelled ones would have been due.
     tokio::time::sleep(Duration::from_secs(5)).await;
     let requests = world.receiver.requests();
@@ -150,9 +150,9 @@ async fn details_arrive_as_an_object_and_missing_ones_are_a_dead_letter() {
     for member in ["task:abc123", "task/2", "task:lost", "task:text"] {
         world.add(wall_clock() + 300, member).await;
     }
-    world.receiver.wait_for(2, PATIENCE).await;
-    let stats = eventually("the dead letter", PATIENCE, async || {
-        let stats = world.client.drained("web", PATIENCE).await;
+    world.receiver.wait_for(2, MAX_WAIT).await;
+    let stats = eventually("the dead letter", MAX_WAIT, async || {
+        let stats = world.client.drained("web", MAX_WAIT).await;
         (stats["dead"] == 2).then_some(stats)
     })
     .await;
@@ -186,12 +186,12 @@ async fn a_member_that_comes_again_while_it_is_live_is_another_message() {
     world.receiver.behave(crate::support::receiver::Behaviour::Hang);
     for n in 1..=3 {
         world.add(wall_clock(), "again").await;
-        world.receiver.wait_for(n, PATIENCE).await;
+        world.receiver.wait_for(n, MAX_WAIT).await;
     }
     let ids: BTreeSet<String> = world.receiver.requests().iter().map(|request| request.id().to_owned()).collect();
     assert!(ids.len() == 3 && ids.contains("again"), "{ids:?}");
     world.receiver.behave(crate::support::receiver::Behaviour::Status(200));
-    world.client.drained("web", PATIENCE).await;
+    world.client.drained("web", MAX_WAIT).await;
     assert_eq!(world.receiver.count(), 3);
     assert_eq!(world.client.metrics().await.sum("punctual_source_conflicts_total", &[]), 2);
 }
@@ -214,7 +214,7 @@ async fn while_redis_notifies_of_changes_the_source_sleeps_and_is_in_time() {
     assert!(commands.iter().any(|line| line.contains("\"delayed\"")), "the monitor sees its fallback poll");
     let due = wall_clock() + 500;
     world.add(due, "sooner").await;
-    let arrived = world.receiver.wait_for(1, PATIENCE).await[0].arrived;
+    let arrived = world.receiver.wait_for(1, MAX_WAIT).await[0].arrived;
     assert!(arrived >= due, "{} ms early", due - arrived);
     println!("sorted set: after idling {} ms late", arrived - due);
     assert!(arrived - due < LATENESS_P99, "{} ms late", arrived - due);
@@ -242,7 +242,7 @@ async fn a_busy_producer_costs_fifty_polls_a_second_and_delays_nothing() {
     println!("sorted set: {polls} polls at {added} changes in {PERIOD:?}");
     assert!(added > 2 * polls, "{added} were added: no busy producer");
     assert!((5..=160).contains(&polls), "{polls} polls at {added} changes in {PERIOD:?}");
-    let arrived = world.receiver.wait_for(1, PATIENCE).await[0].arrived;
+    let arrived = world.receiver.wait_for(1, MAX_WAIT).await[0].arrived;
     assert!((due..due + LATENESS_P99).contains(&arrived), "{arrived} instead of {due}");
 }
 
@@ -258,10 +258,10 @@ async fn notifications_that_are_switched_off_are_missed_for_max_sleep_at_most() 
     tokio::time::sleep(Duration::from_millis(500)).await;
     let mut off = redis::cmd("CONFIG");
     off.arg(&["SET", "notify-keyspace-events", ""]).exec_async(&mut raw).await.expect("set");
-    for (n, patience) in [(1, 2000 + LATENESS_P99), (2, 1000 + LATENESS_P99)] {
+    for (n, max_wait) in [(1, 2000 + LATENESS_P99), (2, 1000 + LATENESS_P99)] {
         let added = wall_clock();
         redis::cmd("ZADD").arg("delayed").arg(1).arg(n).exec_async(&mut raw).await.expect("added");
-        let late = receiver.wait_for(n, PATIENCE).await[n - 1].arrived - added;
-        assert!(late < patience, "{late} ms late");
+        let late = receiver.wait_for(n, MAX_WAIT).await[n - 1].arrived - added;
+        assert!(late < max_wait, "{late} ms late");
     }
 }

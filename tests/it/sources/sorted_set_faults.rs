@@ -14,7 +14,7 @@ use crate::{
     support::{RedisServer, punctual::Punctual, receiver::wall_clock, scale::rounds},
 };
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 const WORKERS: usize = 8;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -39,8 +39,8 @@ async fn among_eight_workers_and_two_instances_every_member_is_had_once() {
     }
     let by_workers: Vec<String> = workers.join_all().await.into_iter().flatten().collect();
     let ours = members - by_workers.len();
-    world.receiver.wait_for(ours, PATIENCE).await;
-    world.client.drained("web", PATIENCE).await;
+    world.receiver.wait_for(ours, MAX_WAIT).await;
+    world.client.drained("web", MAX_WAIT).await;
     let requests = world.receiver.requests();
     println!("sorted set: {} by workers, {ours} by punctual", by_workers.len());
     let mut seen = BTreeSet::new();
@@ -55,7 +55,7 @@ async fn among_eight_workers_and_two_instances_every_member_is_had_once() {
 
 /// As workers are commonly written: poll, then claim by ZREM, until nothing is left.
 async fn work(mut connection: redis::aio::MultiplexedConnection) -> Vec<String> {
-    connection.set_response_timeout(PATIENCE);
+    connection.set_response_timeout(MAX_WAIT);
     let mut had = Vec::new();
     loop {
         #[expect(clippy::cast_precision_loss)]
@@ -94,9 +94,9 @@ async fn while_the_route_is_paused_members_stay_and_can_be_cancelled() {
     assert_eq!(removed, 1);
     assert_eq!(world.client.call("POST", "/v1/routes/web/resume", "").await.status, 204);
     let resumed = Instant::now();
-    world.receiver.wait_for(4, PATIENCE).await;
+    world.receiver.wait_for(4, MAX_WAIT).await;
     assert!(resumed.elapsed() < Duration::from_secs(2), "resuming wakes: {:?}", resumed.elapsed());
-    world.client.drained("web", PATIENCE).await;
+    world.client.drained("web", MAX_WAIT).await;
     assert_eq!(world.receiver.count(), 4);
 }
 
@@ -111,7 +111,7 @@ async fn while_the_endpoint_is_down_only_so_many_members_leave_their_set() {
     pipe.exec_async(&mut world.raw).await.expect("written");
     // Until what was in flight when it went down is back.
     let mut before = 0;
-    let left = eventually("no more leave", PATIENCE, async || {
+    let left = eventually("no more leave", MAX_WAIT, async || {
         sleep(Duration::from_secs(2)).await;
         let left = world.count().await;
         (std::mem::replace(&mut before, left) == left).then_some(left)
@@ -122,8 +122,8 @@ async fn while_the_endpoint_is_down_only_so_many_members_leave_their_set() {
     let polls = polls(&world.commands(Duration::from_secs(3)).await);
     assert!(polls <= 1, "{polls} polls in 3 s at what cannot leave");
     world.receiver.listen();
-    world.receiver.wait_for(5000, PATIENCE).await;
-    let stats = world.client.drained("web", PATIENCE).await;
+    world.receiver.wait_for(5000, MAX_WAIT).await;
+    let stats = world.client.drained("web", MAX_WAIT).await;
     assert_eq!((stats["dead"].as_u64(), world.count().await), (Some(0), 0));
 }
 
@@ -141,10 +141,10 @@ async fn a_redis_that_is_killed_and_one_that_is_full_lose_no_member() {
     for n in 0..1000 {
         world.add(first + 2 * n, &format!("m{n}")).await;
     }
-    world.receiver.wait_for(100, PATIENCE).await;
+    world.receiver.wait_for(100, MAX_WAIT).await;
     world.redis.restart().await;
     world.raw = world.redis.connection().await;
-    world.receiver.wait_for(300, PATIENCE).await;
+    world.receiver.wait_for(300, MAX_WAIT).await;
 
     // Some that are due while it is full: added and full at once.
     let mut pipe = redis::pipe();
@@ -154,14 +154,14 @@ async fn a_redis_that_is_killed_and_one_that_is_full_lose_no_member() {
     }
     pipe.cmd("CONFIG").arg(&["SET", "maxmemory", "1"]).ignore();
     pipe.exec_async(&mut world.raw).await.expect("written");
-    eventually("the source notices that redis is full", PATIENCE, async || {
+    eventually("the source notices that redis is full", MAX_WAIT, async || {
         (world.source().await["state"] == "failing").then_some(())
     })
     .await;
     assert!(world.count().await >= 100, "what is due stays in its set");
     set_memory(&mut world, "0").await;
-    world.receiver.wait_for(1100, PATIENCE).await;
-    world.client.drained("web", PATIENCE).await;
+    world.receiver.wait_for(1100, MAX_WAIT).await;
+    world.client.drained("web", MAX_WAIT).await;
     let bodies: BTreeSet<Vec<u8>> = world.receiver.requests().iter().map(|one| one.body.to_vec()).collect();
     assert_eq!((bodies.len(), world.count().await), (1100, 0));
 }
@@ -180,7 +180,7 @@ async fn a_key_of_another_type_is_reported_and_nothing_is_lost() {
     let () = redis::cmd("SET").arg("delayed").arg("text").query_async(&mut raw).await.unwrap();
     let punctual = Punctual::start(&configuration(&redis, &receiver, json!({ "poll": "50ms" }))).await;
     let client = crate::program::client::Client::of(&punctual);
-    eventually("the source fails", PATIENCE, async || {
+    eventually("the source fails", MAX_WAIT, async || {
         let sources = client.call("GET", "/v1/sources", "").await.json;
         (sources["sources"][0]["state"] == "failing").then_some(())
     })
@@ -189,6 +189,6 @@ async fn a_key_of_another_type_is_reported_and_nothing_is_lost() {
     let mut pipe = redis::pipe();
     pipe.del("delayed").ignore().zadd("delayed", "m", 1).ignore();
     pipe.exec_async(&mut raw).await.expect("written");
-    receiver.wait_for(1, PATIENCE).await;
+    receiver.wait_for(1, MAX_WAIT).await;
     assert_eq!(client.metrics().await.sum("punctual_source_up", &[]), 1);
 }

@@ -17,7 +17,7 @@ use super::bench::id;
 use crate::support::{RedisServer, claim_request};
 
 const WAIT: Duration = Duration::from_millis(300);
-const PATIENCE: Duration = Duration::from_secs(20);
+const MAX_WAIT: Duration = Duration::from_secs(20);
 
 /// A master, and a replica that is in step with it.
 struct Pair {
@@ -33,7 +33,7 @@ impl Pair {
         let pair = Self { master, replica };
         let store = pair.store(1);
         store.register().await.expect("registered");
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + MAX_WAIT;
         while let Err(error) = store.check_durable().await {
             assert!(Instant::now() < deadline, "{error}");
             sleep(Duration::from_millis(20)).await;
@@ -44,7 +44,7 @@ impl Pair {
     /// As of one instance.
     fn store(&self, replicas: u64) -> RedisStore {
         let client = redis::Client::open(self.master.url()).expect("a valid URL");
-        let connection = || Arc::new(Connection::new(client.clone(), PATIENCE));
+        let connection = || Arc::new(Connection::new(client.clone(), MAX_WAIT));
         let limits = punctual::message::RouteLimits::default();
         let route = RouteSettings {
             name: "r".into(),
@@ -113,7 +113,7 @@ async fn what_no_replica_confirmed_is_no_success_on_any_instance() {
     assert!(pair.store(0).check_durable().await.is_ok(), "0 replicas are always there");
 
     pair.signal(Signal::CONT);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + MAX_WAIT;
     let status = loop {
         match schedule(&other, "m").await {
             Ok(status) => break status,
@@ -142,7 +142,7 @@ async fn a_wait_for_replicas_is_shared_and_holds_up_no_claim() {
         .collect();
     let mut claimed = 0;
     while claimed == 0 {
-        claimed = store.claim(&partition(), claim_request(100, PATIENCE)).await.expect("claimed").messages.len();
+        claimed = store.claim(&partition(), claim_request(100, MAX_WAIT)).await.expect("claimed").messages.len();
     }
     let claimed_after = started.elapsed();
     for call in calls {

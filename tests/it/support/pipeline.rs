@@ -68,15 +68,15 @@ pub async fn schedule(punctual: &Punctual, route: &str, count: u64, spread: Dura
 }
 
 /// Waits until the route holds nothing but the dead, of which there must be none.
-pub async fn drained(punctual: &Punctual, route: &str, patience: Duration) {
-    let deadline = Instant::now() + patience;
+pub async fn drained(punctual: &Punctual, route: &str, max_wait: Duration) {
+    let deadline = Instant::now() + max_wait;
     loop {
         let stats = answer(http::client().get(punctual.url(&format!("/v1/routes/{route}")))).await.json;
         if stats["pending"] == 0 && stats["unack"] == 0 {
             assert_eq!(stats["dead"], 0, "{stats}");
             return;
         }
-        assert!(Instant::now() < deadline, "not drained within {patience:?}: {stats}");
+        assert!(Instant::now() < deadline, "not drained within {max_wait:?}: {stats}");
         sleep(Duration::from_millis(50)).await;
     }
 }

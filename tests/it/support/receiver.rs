@@ -146,9 +146,9 @@ impl Receiver {
     /// The requests so far, as soon as there are `count`.
     ///
     /// # Panics
-    /// When there are fewer after `patience`.
-    pub async fn wait_for(&self, count: usize, patience: Duration) -> Vec<Request> {
-        let deadline = Instant::now() + patience;
+    /// When there are fewer after `max_wait`.
+    pub async fn wait_for(&self, count: usize, max_wait: Duration) -> Vec<Request> {
+        let deadline = Instant::now() + max_wait;
         loop {
             let mut arrived = pin!(self.shared.arrived.notified());
             // Before the check, or an arrival between check and wait would go unnoticed.
@@ -157,7 +157,7 @@ impl Receiver {
                 return self.requests();
             }
             let in_time = timeout_at(deadline, arrived).await.is_ok();
-            assert!(in_time, "{} of {count} requests after {patience:?}", self.count());
+            assert!(in_time, "{} of {count} requests after {max_wait:?}", self.count());
         }
     }
 }

@@ -20,7 +20,7 @@ pub const RIGHTS: &str = "resetchannels +subscribe +sentinel|get-master-addr-by-
 /// A server that is silent for so long is down, in milliseconds.
 const DOWN_AFTER: u32 = 1000;
 /// Longest time until sentinels know each other and all replicas, or name another master.
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// A master with replicas, and three sentinels that watch it. All are killed on drop.
 pub struct WatchedRedis {
@@ -101,7 +101,7 @@ impl WatchedRedis {
 
     /// Waits until a replica is promoted, and counts the messages that it has then, of the partition with this tag.
     pub async fn promoted_has(&self, tag: &str) -> usize {
-        let (tags, deadline) = ([tag.to_owned()], Instant::now() + PATIENCE);
+        let (tags, deadline) = ([tag.to_owned()], Instant::now() + MAX_WAIT);
         loop {
             for server in &self.servers[1..] {
                 if let Some(count) = server.unsettled(&tags).await {
@@ -135,10 +135,10 @@ impl WatchedRedis {
 
     /// Until `look` finds it on each sentinel that runs.
     async fn until<T>(&self, what: &str, look: impl AsyncFn(&Sentinel) -> Option<T>) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + MAX_WAIT;
         for sentinel in self.sentinels.iter().filter(|sentinel| sentinel.child.is_some()) {
             while look(sentinel).await.is_none() {
-                assert!(Instant::now() < deadline, "sentinels, not within {PATIENCE:?}: {what}");
+                assert!(Instant::now() < deadline, "sentinels, not within {MAX_WAIT:?}: {what}");
                 sleep(Duration::from_millis(10)).await;
             }
         }

@@ -67,16 +67,16 @@ pub fn exported(collector: &Receiver) -> Vec<SeenSpan> {
 /// The spans with this name, as soon as there are `count`.
 ///
 /// # Panics
-/// When there are fewer after `patience`.
-pub async fn wait_for(collector: &Receiver, name: &str, count: usize, patience: Duration) -> Vec<SeenSpan> {
-    let deadline = Instant::now() + patience;
+/// When there are fewer after `max_wait`.
+pub async fn wait_for(collector: &Receiver, name: &str, count: usize, max_wait: Duration) -> Vec<SeenSpan> {
+    let deadline = Instant::now() + max_wait;
     loop {
         let mut spans = exported(collector);
         spans.retain(|span| span.name == name);
         if spans.len() >= count {
             return spans;
         }
-        assert!(Instant::now() < deadline, "{} of {count} spans `{name}` after {patience:?}", spans.len());
+        assert!(Instant::now() < deadline, "{} of {count} spans `{name}` after {max_wait:?}", spans.len());
         sleep(Duration::from_millis(50)).await;
     }
 }

@@ -15,7 +15,7 @@ use tokio::{
 use super::{Scene, lines};
 use crate::{program::eventually, support::receiver::Behaviour};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const MAX_WAIT: Duration = Duration::from_secs(20);
 
 /// A command that is not waited for.
 fn start(scene: &Scene, arguments: &[&str]) -> Child {
@@ -37,7 +37,7 @@ async fn ended(mut child: Child) -> (ExitStatus, String) {
         child.stderr.take().expect("piped").read_to_string(&mut error).await.expect("UTF-8");
         child.wait().await.expect("it ran")
     };
-    (timeout(PATIENCE, whole).await.expect("it ends"), error)
+    (timeout(MAX_WAIT, whole).await.expect("it ends"), error)
 }
 
 /// More than a pipe holds.
@@ -48,7 +48,7 @@ async fn with_many(dead: bool) -> Scene {
     let input = lines(0..1500, |n| format!("{{\"id\":\"m{n}\",\"payload\":\"{text}\",\"delay\":\"{delay}\"}}\n"));
     assert_eq!(scene.run_with_input(&["import", "web"], input.as_bytes()).await.out, "1500 scheduled\n");
     let state = if dead { "dead" } else { "pending" };
-    eventually("all are there", PATIENCE, async || {
+    eventually("all are there", MAX_WAIT, async || {
         (scene.json(&["status"]).await["routes"][0][state] == 1500).then_some(())
     })
     .await;
@@ -66,7 +66,7 @@ async fn a_reader_that_has_seen_enough_is_no_failure() {
         let mut child = start(&scene, arguments);
         let mut first = String::new();
         let mut out = BufReader::new(child.stdout.take().expect("piped"));
-        timeout(PATIENCE, out.read_line(&mut first)).await.expect("a line").expect("UTF-8");
+        timeout(MAX_WAIT, out.read_line(&mut first)).await.expect("a line").expect("UTF-8");
         drop(out);
         let (status, error) = ended(child).await;
         assert_eq!((status.code(), &*error), (Some(0), ""), "{arguments:?}");
@@ -78,7 +78,7 @@ async fn the_exit_code_stays_without_a_reader_of_errors() {
     let scene = Scene::start().await;
     let mut child = start(&scene, &["get", "web", "none"]);
     drop((child.stdout.take(), child.stderr.take()));
-    let status = timeout(PATIENCE, child.wait()).await.expect("it ends").expect("it ran");
+    let status = timeout(MAX_WAIT, child.wait()).await.expect("it ends").expect("it ran");
     assert_eq!(status.code(), Some(3));
 }
 
@@ -89,7 +89,7 @@ async fn ctrl_c_says_what_was_imported_and_how_to_go_on() {
     let input = lines(0..1500, |n| format!("{{\"id\":\"m{n}\",\"delay\":\"1h\",\"payload\":1}}\n"));
     let mut stdin = child.stdin.take().expect("piped");
     stdin.write_all(input.as_bytes()).await.expect("it reads");
-    eventually("a batch is scheduled", PATIENCE, async || {
+    eventually("a batch is scheduled", MAX_WAIT, async || {
         (scene.json(&["status"]).await["routes"][0]["pending"] == 1000).then_some(())
     })
     .await;
@@ -109,7 +109,7 @@ async fn ctrl_c_says_that_an_export_is_incomplete() {
     let mut child = start(&scene, &["dead", "export", "web"]);
     let mut out = BufReader::new(child.stdout.take().expect("piped"));
     let mut first = String::new();
-    timeout(PATIENCE, out.read_line(&mut first)).await.expect("a line").expect("UTF-8");
+    timeout(MAX_WAIT, out.read_line(&mut first)).await.expect("a line").expect("UTF-8");
     // It waits until more of the pipe is read.
     interrupt(&child);
     let (status, error) = ended(child).await;

@@ -11,7 +11,7 @@ use tokio::{
 use super::Scene;
 use crate::{program::eventually, support::receiver::Behaviour};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const MAX_WAIT: Duration = Duration::from_secs(20);
 
 /// A command of the program on a terminal.
 struct Terminal(Child);
@@ -31,14 +31,14 @@ impl Terminal {
     async fn shows(&mut self, text: &str) -> String {
         let (mut shown, mut chunk) = (String::new(), [0; 4096]);
         let out = self.0.stdout.as_mut().expect("piped");
-        let read = timeout(PATIENCE, async {
+        let read = timeout(MAX_WAIT, async {
             while !shown.contains(text) {
                 let length = out.read(&mut chunk).await.expect("a pipe");
                 assert!(length > 0, "it ended without `{text}`: {shown}");
                 shown.push_str(&String::from_utf8_lossy(&chunk[..length]));
             }
         });
-        assert!(read.await.is_ok(), "no `{text}` in {PATIENCE:?}");
+        assert!(read.await.is_ok(), "no `{text}` in {MAX_WAIT:?}");
         shown
     }
 
@@ -47,7 +47,7 @@ impl Terminal {
     }
 
     async fn code(&mut self) -> Option<i32> {
-        timeout(PATIENCE, self.0.wait()).await.expect("it ends").expect("it ran").code()
+        timeout(MAX_WAIT, self.0.wait()).await.expect("it ends").expect("it ran").code()
     }
 }
 
@@ -76,7 +76,7 @@ async fn a_dead_letter_that_died_again_after_the_question_stays() {
     scene.receiver.behave(Behaviour::Echo(422));
     scene.done(&["schedule", "web", "--id", "a", "--payload", "x"]).await;
     let dead_since = async |before: &str| {
-        eventually("it is dead", PATIENCE, async || {
+        eventually("it is dead", MAX_WAIT, async || {
             let message = scene.json(&["get", "web", "a"]).await;
             message["died_at"].as_str().filter(|at| *at != before).map(str::to_owned)
         })

@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const MAX_WAIT: Duration = Duration::from_secs(20);
 /// Success means that the replica has it, so that a fail-over loses nothing.
 const DURABLE: &str = "durability: { replicas: 1 }";
 
@@ -45,22 +45,22 @@ async fn with_users(redis: &WatchedRedis) {
 async fn follows_a_fail_over(redis: &WatchedRedis, punctual: &Punctual, receiver: &Receiver) {
     let client = Client::of(punctual);
     client.schedule("web", r#"{"id":"delivered","payload":""}"#).await;
-    receiver.wait_for(1, PATIENCE).await;
+    receiver.wait_for(1, MAX_WAIT).await;
     client.schedule("web", r#"{"id":"scheduled","delay":"6s","payload":""}"#).await;
     redis.fail_over().await;
     redis.switched(0).await;
     redis.servers[0].replicates().await;
-    eventually("a message is accepted", PATIENCE, async || {
+    eventually("a message is accepted", MAX_WAIT, async || {
         let posted = client.try_post("web", r#"{"id":"after","payload":""}"#.into()).await;
         posted.is_some_and(|status| status < 300).then_some(())
     })
     .await;
-    eventually("all are delivered", PATIENCE, async || {
+    eventually("all are delivered", MAX_WAIT, async || {
         let ids: HashSet<String> = receiver.requests().iter().map(|request| request.id().to_owned()).collect();
         (ids.len() == 3).then_some(())
     })
     .await;
-    assert_eq!(client.drained("web", PATIENCE).await["dead"], 0);
+    assert_eq!(client.drained("web", MAX_WAIT).await["dead"], 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -84,7 +84,7 @@ async fn each_right_for_sentinels_and_durable_replies_is_needed() {
     let master = &redis.servers[0];
     limit(master, &[&rights()[..], &["-role"]].concat()).await;
     let mut punctual = Punctual::spawn(&configured(&redis, "", "", &receiver), &[]);
-    let log = eventually("the missing right is logged", PATIENCE, async || {
+    let log = eventually("the missing right is logged", MAX_WAIT, async || {
         let log = punctual.log();
         log.contains("'role'").then_some(log)
     })

@@ -138,20 +138,20 @@ impl Load {
     }
 
     /// When a call was accepted that was made after `since`; how long that took.
-    pub async fn accepted_after(&self, since: Instant, patience: Duration) -> Duration {
-        eventually("a post is accepted again", patience, async || {
+    pub async fn accepted_after(&self, since: Instant, max_wait: Duration) -> Duration {
+        eventually("a post is accepted again", max_wait, async || {
             self.posted.accepted.lock().unwrap().latest.filter(|at| *at > since).map(|at| at - since)
         })
         .await
     }
 
     /// Stops it, waits until nothing is left in the queue, and counts.
-    pub async fn finish(mut self, receiver: &Receiver, patience: Duration) -> Account {
+    pub async fn finish(mut self, receiver: &Receiver, max_wait: Duration) -> Account {
         self.posted.stop.store(true, Ordering::SeqCst);
         while let Some(end) = self.posters.join_next().await {
             end.expect("no panic");
         }
-        eventually("the queue is drained", patience, async || {
+        eventually("the queue is drained", max_wait, async || {
             let answer = self.client.call("GET", "/v1/routes/web", "").await;
             let stats = answer.json;
             (answer.status == 200 && stats["pending"] == 0 && stats["unack"] == 0).then_some(())

@@ -8,7 +8,7 @@ use crate::{
     support::{punctual::Punctual, receiver::Receiver, sentinels::WatchedRedis, servers},
 };
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const MAX_WAIT: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_scheduling_is_refused_while_a_replica_is_missing() {
@@ -29,8 +29,8 @@ async fn only_scheduling_is_refused_while_a_replica_is_missing() {
         assert!(answer.status == 503 && answer.text.contains("0 of 1 replicas"), "{method}: {answer:?}");
     }
     // What was answered with 503 was done, as long as this master lasts.
-    receiver.wait_for(2, PATIENCE).await;
-    assert_eq!(client.drained("web", PATIENCE).await["dead"], 0);
+    receiver.wait_for(2, MAX_WAIT).await;
+    assert_eq!(client.drained("web", MAX_WAIT).await["dead"], 0);
     let mut ids: Vec<String> = receiver.requests().iter().map(|request| request.id().to_owned()).collect();
     ids.sort_unstable();
     assert_eq!(ids, ["before", "refused"]);
@@ -59,12 +59,12 @@ async fn only_scheduling_is_refused_while_a_replica_is_missing() {
     needs_replicas(0).await;
 
     redis.servers[1].restart().await;
-    eventually("a message is accepted again", PATIENCE, async || {
+    eventually("a message is accepted again", MAX_WAIT, async || {
         let posted = client.try_post("web", r#"{"id":"after","payload":""}"#.into()).await;
         posted.is_some_and(|status| status < 300).then_some(())
     })
     .await;
-    receiver.wait_for(3, PATIENCE).await;
+    receiver.wait_for(3, MAX_WAIT).await;
 
     // Without a master nothing goes on.
     redis.servers[1].kill();

@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const MAX_WAIT: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fail_over_that_an_operator_asks_for_moves_deliveries_and_wake_ups() {
@@ -26,7 +26,7 @@ async fn a_fail_over_that_an_operator_asks_for_moves_deliveries_and_wake_ups() {
     redis::cmd("WAIT").arg(&[1, 5000]).exec_async(&mut redis.servers[0].connection().await).await.expect("replicated");
     redis.fail_over().await;
     let new = redis.switched(0).await;
-    eventually("wake-ups come from the new master", PATIENCE, async || {
+    eventually("wake-ups come from the new master", MAX_WAIT, async || {
         let mut command = redis::cmd("PUBSUB");
         let channels = command.arg(&["NUMSUB", "{punctual:web:0/1}:wake"]);
         let (_, count): (String, u64) =
@@ -35,12 +35,12 @@ async fn a_fail_over_that_an_operator_asks_for_moves_deliveries_and_wake_ups() {
     })
     .await;
     client.schedule("web", r#"{"id":"after","payload":""}"#).await;
-    receiver.wait_for(2, PATIENCE).await;
-    assert_eq!(client.drained("web", PATIENCE).await["dead"], 0);
+    receiver.wait_for(2, MAX_WAIT).await;
+    assert_eq!(client.drained("web", MAX_WAIT).await["dead"], 0);
     assert!(receiver.requests().iter().all(|request| request.attempt() == 1));
     // The old one follows the new one. Nothing of ours is on it any more.
     redis.servers[0].replicates().await;
-    eventually("the old master has no subscriber", PATIENCE, async || {
+    eventually("the old master has no subscriber", MAX_WAIT, async || {
         let mut command = redis::cmd("CLIENT");
         let clients: String =
             command.arg("LIST").query_async(&mut redis.servers[0].connection().await).await.expect("listed");
@@ -59,7 +59,7 @@ async fn a_sentinel_that_is_gone_or_names_a_replica_is_passed_over() {
     let punctual = Punctual::start(&setting).await;
     let client = Client::of(&punctual);
     client.schedule("web", r#"{"id":"m","payload":""}"#).await;
-    receiver.wait_for(1, PATIENCE).await;
+    receiver.wait_for(1, MAX_WAIT).await;
     let log = punctual.log();
     let master = format!("master=\"127.0.0.1:{}\"", redis.servers[0].port());
     assert!(

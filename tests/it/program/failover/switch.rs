@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 pub fn configuration(redis: &WatchedRedis, more: &str, receiver: &Receiver) -> String {
     load::configuration(&format!("{}{more}", redis.setting("")), "", receiver)
 }
@@ -39,7 +39,7 @@ impl Switch {
         let (redis, receiver) = (WatchedRedis::start(replicas).await, Receiver::start());
         let punctual = Punctual::start(&configuration(&redis, &replies.setting(replicas), &receiver)).await;
         let load = Load::start(&Client::of(&punctual), payload);
-        receiver.wait_for(WARM_UP, PATIENCE).await;
+        receiver.wait_for(WARM_UP, MAX_WAIT).await;
         let old = redis.master().await;
         Self { redis, receiver, punctual, load, old }
     }
@@ -49,7 +49,7 @@ impl Switch {
     async fn recovered(&self) -> u64 {
         self.redis.switched(self.old).await;
         let named_wall = wall_clock();
-        let delivered = eventually("a message is delivered again", PATIENCE, async || {
+        let delivered = eventually("a message is delivered again", MAX_WAIT, async || {
             let requests = self.receiver.requests();
             requests.iter().map(|request| request.arrived).find(|at| *at > named_wall).map(|at| at - named_wall)
         })
@@ -61,13 +61,13 @@ impl Switch {
     /// The old master follows the new one; then all replicas are there again, and posts are accepted.
     async fn rejoined(&self) {
         self.redis.servers[self.old].replicates().await;
-        self.load.accepted_after(Instant::now(), PATIENCE).await;
+        self.load.accepted_after(Instant::now(), MAX_WAIT).await;
     }
 
     async fn finish(self, what: &str, replies: Replies, recovered_ms: u64) -> Account {
         let log = self.punctual.log();
         assert!(log.contains("the sentinels name another redis master"), "{log}");
-        let account = self.load.finish(&self.receiver, PATIENCE).await;
+        let account = self.load.finish(&self.receiver, MAX_WAIT).await;
         println!("{what}, {replies:?}: delivered {recovered_ms} ms after the new master was named; {account:?}");
         account.check(replies);
         assert!(account.refused > 0 || replies == Replies::OfMaster, "{account:?}");

@@ -33,7 +33,7 @@ use crate::support::{
 };
 
 /// Longest wait for anything, on a busy machine.
-const PATIENCE: Duration = Duration::from_mins(1);
+const MAX_WAIT: Duration = Duration::from_mins(1);
 /// The old broker: five delayed exchanges in two virtual hosts, as RabbitMQ 3.10 with the plugin exports them.
 const OLD: &str = include_str!("old.json");
 const PASSWORD: &str = "a secret of the tests";
@@ -104,7 +104,7 @@ impl Migrated {
         let channel = self.broker.channel().await;
         let consumer = channel.basic_consume(queue.into(), "".into(), options, FieldTable::default()).await.unwrap();
         let got = consumer.take(count).map(|message| (wall_clock(), message.unwrap()));
-        timeout(PATIENCE, got.collect()).await.unwrap_or_else(|_| panic!("{count} messages arrive in {queue}"))
+        timeout(MAX_WAIT, got.collect()).await.unwrap_or_else(|_| panic!("{count} messages arrive in {queue}"))
     }
 }
 

@@ -166,14 +166,14 @@ async fn one_partition_without_a_leader_delays_no_other_and_kills_no_message() {
     const RATE: u64 = 100;
     // When the second broker is killed, and when it is started again, after the first message is due. Each outage is
     // some times as long as a record waits for a leader.
-    let (length, (from, to), patience) = rounds((14, (2, 12), "3s"), (40, (3, 35), "10s"));
+    let (length, (from, to), max_wait) = rounds((14, (2, 12), "3s"), (40, (3, 35), "10s"));
     let _alone = alone().await;
     let Some((mut cluster, topic)) = cluster().await else { return };
     let Cluster { first, second } = &mut *cluster;
     let redis = RedisServer::start().await;
     let configuration = json!({
         "redis": { "url": redis.url() },
-        "sinks": { "topic": { "type": "kafka", "brokers": [first.address()], "topic": topic, "timeout": patience } },
+        "sinks": { "topic": { "type": "kafka", "brokers": [first.address()], "topic": topic, "timeout": max_wait } },
         "routes": { "r": { "sink": "topic" } },
     });
     let punctual = Punctual::start(&configuration.to_string()).await;

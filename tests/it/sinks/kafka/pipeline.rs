@@ -24,7 +24,7 @@ const LATENESS_P99_MILLIS: u64 = 1000;
 /// The most messages of a route that may be in flight, by default.
 const IN_FLIGHT: usize = 1000;
 /// After the last is due.
-const PATIENCE: Duration = Duration::from_mins(1);
+const MAX_WAIT: Duration = Duration::from_mins(1);
 
 async fn pipeline(redis: &RedisServer, broker: &str, topic: &str, other: &str, in_flight: usize) -> Punctual {
     let configuration = json!({
@@ -71,7 +71,7 @@ async fn messages_arrive_once_on_time_and_complete_as_kafkas_consumer_counts() {
     let (redis, other) = (RedisServer::start().await, Receiver::start());
     let punctual = pipeline(&redis, &topic.broker, &topic.name, &other.url(), IN_FLIGHT).await;
     let first = schedule(&punctual, "orders", count, spread).await;
-    drained(&punctual, "orders", spread + PATIENCE).await;
+    drained(&punctual, "orders", spread + MAX_WAIT).await;
 
     let arrived = all_arrived(&topic.broker, &topic.name).await;
     assert_eq!(verify(&arrived, "orders", first, count, spread), 0, "each once");
@@ -113,16 +113,16 @@ async fn a_broker_stopped_and_then_killed_costs_no_message_and_no_attempt() {
     broker.restart().await;
     // Once some of the backlog has arrived, and before all of it.
     let address = broker.address();
-    let before = eventually("the count is known", PATIENCE, async || kafka::count(&address, "t").await).await;
-    eventually("it delivers again", PATIENCE, async || {
+    let before = eventually("the count is known", MAX_WAIT, async || kafka::count(&address, "t").await).await;
+    eventually("it delivers again", MAX_WAIT, async || {
         kafka::count(&address, "t").await.filter(|count| *count > before)
     })
     .await;
     broker.kill();
     let back = wall_clock();
     broker.restart().await;
-    drained(&punctual, "orders", spread + PATIENCE).await;
-    drained(&punctual, "other", PATIENCE).await;
+    drained(&punctual, "orders", spread + MAX_WAIT).await;
+    drained(&punctual, "other", MAX_WAIT).await;
 
     let arrived = all_arrived(&broker.address(), "t").await;
     let duplicates = verify(&arrived, "orders", first, count, spread);

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Until all is delivered after the trouble.
-const PATIENCE: Duration = Duration::from_secs(90);
+const MAX_WAIT: Duration = Duration::from_secs(90);
 /// Without another message the consumer takes it for the end.
 const SILENCE: Duration = Duration::from_secs(3);
 
@@ -90,13 +90,13 @@ async fn while_one_queue_confirms_nothing_the_other_is_served_once_and_in_time()
     /// One in so many goes to the queue that hangs.
     const HUNG_EVERY: u64 = 50;
     // Some times as long as a confirm is waited for.
-    let (length, patience) = rounds((8, "2s"), (30, "10s"));
+    let (length, max_wait) = rounds((8, "2s"), (30, "10s"));
     let _alone = alone().await;
     let broker = RabbitMq::shared().await;
     broker.declare("program-two", "good").await;
     broker.declare_queue("program-two-hung", "program-two", "hung", durable()).await;
     let redis = RedisServer::start().await;
-    let punctual = pipeline(&redis, broker, "guest", json!({ "exchange": "program-two", "timeout": patience })).await;
+    let punctual = pipeline(&redis, broker, "guest", json!({ "exchange": "program-two", "timeout": max_wait })).await;
     let client = Client::of(&punctual);
     let (ending, good) = consume(broker, "program-two").await;
     broker.suspend_queue("program-two-hung").await;
@@ -105,7 +105,7 @@ async fn while_one_queue_confirms_nothing_the_other_is_served_once_and_in_time()
     sleep(Duration::from_millis((start + length * 1000).saturating_sub(wall_clock()))).await;
     let delivered = client.metrics().await.sum("punctual_messages_delivered_total", &[]);
     broker.resume_queue("program-two-hung").await;
-    let stats = client.drained("r", PATIENCE).await;
+    let stats = client.drained("r", MAX_WAIT).await;
     drop(ending);
     let arrivals = good.await.expect("it reads");
     let expected = RATE * length - RATE * length / HUNG_EVERY;
@@ -152,7 +152,7 @@ async fn a_forbidden_routing_key_makes_its_own_messages_dead_and_no_others() {
             |n| json!({ "key": if is_bad(n) { "bad.one" } else { "good.one" }, "headers": { "X-Exchange": exchange } }),
         )
         .await;
-        let stats = client.drained("r", PATIENCE).await;
+        let stats = client.drained("r", MAX_WAIT).await;
         drop(ending);
         let arrivals = reading.await.expect("it reads");
         let (bad, good) = (RATE * SECONDS / BAD_EVERY, RATE * SECONDS - RATE * SECONDS / BAD_EVERY);
@@ -189,7 +189,7 @@ async fn a_message_too_large_is_dead_and_each_other_arrives_at_most_twice() {
         _ => json!({ "key": "k" }),
     })
     .await;
-    let stats = client.drained("r", PATIENCE).await;
+    let stats = client.drained("r", MAX_WAIT).await;
     drop(ending);
     let arrivals = reading.await.expect("it reads");
     let copies: usize = arrivals.values().map(|(copies, _)| copies).sum();

@@ -32,7 +32,7 @@ const LATENESS_P99_MILLIS: u64 = 1000;
 /// The most messages of a route that may be in flight, by default.
 const IN_FLIGHT: usize = 1000;
 /// After the last is due.
-const PATIENCE: Duration = Duration::from_mins(1);
+const MAX_WAIT: Duration = Duration::from_mins(1);
 /// Without another message the consumer takes it for the end.
 const SILENCE: Duration = Duration::from_secs(3);
 
@@ -71,8 +71,8 @@ async fn consume(broker: &RabbitMq, queue: &str, count: u64) -> JoinHandle<Vec<A
     tokio::spawn(async move {
         let mut all = Vec::new();
         loop {
-            let patience = if (all.len() as u64) < count { 2 * PATIENCE } else { SILENCE };
-            let Ok(next) = timeout(patience, messages.next()).await else { break };
+            let max_wait = if (all.len() as u64) < count { 2 * MAX_WAIT } else { SILENCE };
+            let Ok(next) = timeout(max_wait, messages.next()).await else { break };
             let (at, message) = (wall_clock(), next.expect("it goes on").expect("a message"));
             all.push(arrived(at, message.routing_key.as_str(), &message.properties, message.data));
         }
@@ -121,7 +121,7 @@ async fn messages_arrive_once_on_time_and_complete() {
     let punctual = pipeline(&redis, broker, "ten-thousand", &other.url(), IN_FLIGHT).await;
     let consuming = consume(broker, "ten-thousand", count).await;
     let first = schedule(&punctual, "orders", count, spread).await;
-    drained(&punctual, "orders", spread + PATIENCE).await;
+    drained(&punctual, "orders", spread + MAX_WAIT).await;
     let arrived = consuming.await.expect("it reads");
     assert_eq!(verify(&arrived, "orders", first, count, spread), 0, "each once");
     let (p50, p99) = percentiles(arrived.iter().map(Arrived::lateness));
@@ -148,14 +148,14 @@ async fn a_broker_stopped_and_then_killed_costs_no_message_and_no_attempt() {
     sleep(outage).await;
     broker.restart().await;
     // Once some of the backlog has arrived, and before all of it.
-    let before = eventually("the depth is known", PATIENCE, async || broker.depth("outage").await).await;
-    eventually("it delivers again", PATIENCE, async || broker.depth("outage").await.filter(|count| *count > before))
+    let before = eventually("the depth is known", MAX_WAIT, async || broker.depth("outage").await).await;
+    eventually("it delivers again", MAX_WAIT, async || broker.depth("outage").await.filter(|count| *count > before))
         .await;
     broker.kill();
     let back = wall_clock();
     broker.restart().await;
-    drained(&punctual, "orders", spread + PATIENCE).await;
-    drained(&punctual, "other", PATIENCE).await;
+    drained(&punctual, "orders", spread + MAX_WAIT).await;
+    drained(&punctual, "other", MAX_WAIT).await;
 
     let arrived = consume(&broker, "outage", count).await.await.expect("it reads");
     let duplicates = verify(&arrived, "orders", first, count, spread);

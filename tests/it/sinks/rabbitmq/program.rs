@@ -12,7 +12,7 @@ use tokio::{
 use super::ids;
 use crate::support::{RabbitMq, http, punctual::Punctual, rabbitmq::Got};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 fn configuration(server: &RabbitMq, exchange: &str) -> String {
     format!(
@@ -23,7 +23,7 @@ fn configuration(server: &RabbitMq, exchange: &str) -> String {
 }
 
 async fn wait_for(server: &RabbitMq, queue: &str, count: usize) -> Vec<Got> {
-    let (deadline, mut got) = (Instant::now() + PATIENCE, Vec::new());
+    let (deadline, mut got) = (Instant::now() + MAX_WAIT, Vec::new());
     loop {
         got.extend(server.drain(queue).await);
         if got.len() >= count {
@@ -131,7 +131,7 @@ async fn check_connect_reports_broker_and_exchange_and_logs_no_payload() {
 
     // Nothing is bound: what comes back must not end up in the log.
     assert_eq!(post(&punctual, json!({"id": "back", "payload": "a-secret-payload", "key": "k"})).await, 201);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + MAX_WAIT;
     loop {
         let look = http::client().get(punctual.url("/v1/routes/r/messages/back"));
         let shown = look.send().await.unwrap().text().await.unwrap();

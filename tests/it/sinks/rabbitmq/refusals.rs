@@ -17,7 +17,7 @@ use crate::support::{
 };
 
 /// Longest time until a closed connection is made anew, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// `RabbitMq::small` closes the channel over it.
 fn poison(id: &str) -> Delivery {
@@ -57,7 +57,7 @@ async fn what_would_close_the_channel_is_refused_before_it_is_published() {
 /// publish on a channel that the broker has just closed, over which it closes the connection.
 async fn settled(sink: &dyn Sink, batch: Vec<Delivery>) -> Vec<Outcome> {
     let mut outcomes = send(sink, batch.clone()).await;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + MAX_WAIT;
     loop {
         let is_lost = |n: &usize| outcomes[*n].failure_kind() == Some("unavailable");
         let lost: Vec<usize> = (0..batch.len()).filter(is_lost).collect();

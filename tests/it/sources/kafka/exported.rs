@@ -7,7 +7,7 @@ use rdkafka::{
 };
 use serde_json::{Value, json};
 
-use super::{PATIENCE, source, stats, until};
+use super::{MAX_WAIT, source, stats, until};
 use crate::support::{RedisServer, kafka, punctual::Punctual};
 
 const HEADERS: [(&str, Option<&[u8]>); 9] = [
@@ -30,7 +30,7 @@ async fn produce(brokers: &str, topic: &str) {
             HEADERS.into_iter().fold(OwnedHeaders::new(), |all, (key, value)| all.insert(Header { key, value }));
         let record = BaseRecord::<[u8], [u8]>::to(&topic).headers(headers).key(b"\xff\0").payload(b"value");
         producer.send(record).expect("there is room");
-        producer.flush(PATIENCE).expect("the broker takes it");
+        producer.flush(MAX_WAIT).expect("the broker takes it");
     });
     produced.await.expect("it is produced");
 }

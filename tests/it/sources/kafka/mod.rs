@@ -29,7 +29,7 @@ use tokio::{
 use crate::support::{RedisServer, answer, http, punctual::Punctual};
 
 /// For all that should have happened long before.
-const PATIENCE: Duration = Duration::from_secs(40);
+const MAX_WAIT: Duration = Duration::from_secs(40);
 
 /// A record to produce, without a timestamp.
 #[derive(Clone, Debug, Default)]
@@ -66,7 +66,7 @@ async fn produce(brokers: &str, topic: &str, records: impl IntoIterator<Item = S
             }
             producer.send(record).expect("there is room");
         }
-        producer.flush(PATIENCE).expect("the broker takes them");
+        producer.flush(MAX_WAIT).expect("the broker takes them");
     });
     produced.await.expect("it is produced");
 }
@@ -86,7 +86,7 @@ async fn console_producer(brokers: &str, topic: &str, lines: &str) {
         .spawn()
         .expect("java is installed");
     producer.stdin.take().expect("piped").write_all(lines.as_bytes()).await.expect("it reads");
-    let output = timeout(PATIENCE, producer.wait_with_output()).await.expect("it ends").expect("it ended");
+    let output = timeout(MAX_WAIT, producer.wait_with_output()).await.expect("it ends").expect("it ended");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && !errors.contains("ERROR"), "{errors}");
 }
@@ -128,9 +128,9 @@ async fn status(punctual: &Punctual) -> Value {
 
 /// Polls for what is not announced.
 async fn until(what: &str, mut look: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + MAX_WAIT;
     while !look().await {
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        assert!(Instant::now() < deadline, "not within {MAX_WAIT:?}: {what}");
         sleep(Duration::from_millis(20)).await;
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::json;
 
-use super::{PATIENCE, Sent, delayed, produce, source};
+use super::{MAX_WAIT, Sent, delayed, produce, source};
 use crate::support::{
     RedisServer, kafka,
     punctual::Punctual,
@@ -43,9 +43,9 @@ async fn a_collector_links_every_record_with_its_request() {
         record
     });
     produce(&broker, &topic, records).await;
-    let requests = receiver.wait_for(1000, PATIENCE).await;
-    let sends = spans::wait_for(&collector, "send r", 1000, PATIENCE).await;
-    let creations = spans::wait_for(&collector, "create r", 1000, PATIENCE).await;
+    let requests = receiver.wait_for(1000, MAX_WAIT).await;
+    let sends = spans::wait_for(&collector, "send r", 1000, MAX_WAIT).await;
+    let creations = spans::wait_for(&collector, "create r", 1000, MAX_WAIT).await;
     assert_eq!((requests.len(), sends.len(), creations.len()), (1000, 1000, 1000));
     let by_id = |spans: &[SeenSpan]| -> BTreeMap<String, SeenSpan> {
         spans.iter().map(|span| (span.id().to_owned(), span.clone())).collect()

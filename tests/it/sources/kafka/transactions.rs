@@ -5,7 +5,7 @@ use rdkafka::{
     producer::{BaseProducer, BaseRecord, Producer},
 };
 
-use super::{PATIENCE, arrived, into_list, status, until};
+use super::{MAX_WAIT, arrived, into_list, status, until};
 use crate::support::{RedisServer, kafka, punctual::Punctual};
 
 /// Four records and two markers: two records are committed and two aborted, in this order.
@@ -15,15 +15,15 @@ async fn produce(brokers: &str, topic: &str) {
         let mut settings = ClientConfig::new();
         settings.set("bootstrap.servers", brokers).set("transactional.id", &topic);
         let producer: BaseProducer = settings.create().expect("valid settings");
-        producer.init_transactions(PATIENCE).expect("the broker knows it");
+        producer.init_transactions(MAX_WAIT).expect("the broker knows it");
         for is_committed in [true, false] {
             producer.begin_transaction().expect("none is open");
             for number in ["1", "2"] {
                 producer.send(BaseRecord::<str, str>::to(&topic).payload(number)).expect("there is room");
             }
-            producer.flush(PATIENCE).expect("the broker takes them");
+            producer.flush(MAX_WAIT).expect("the broker takes them");
             let ended =
-                if is_committed { producer.commit_transaction(PATIENCE) } else { producer.abort_transaction(PATIENCE) };
+                if is_committed { producer.commit_transaction(MAX_WAIT) } else { producer.abort_transaction(MAX_WAIT) };
             ended.expect("the broker ends it");
         }
     });

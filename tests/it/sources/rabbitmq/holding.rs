@@ -23,7 +23,7 @@ use tokio::{
 };
 
 use super::{
-    PATIENCE, arguments, configuration, declare, declare_in, declare_with, delayed, publish,
+    MAX_WAIT, arguments, configuration, declare, declare_in, declare_with, delayed, publish,
     returns::{set_full, until_depth},
     until, wait_for,
 };
@@ -36,7 +36,7 @@ const HOLD_LIMIT: Duration = Duration::from_secs(1);
 async fn queue(redis: &RedisServer, limits: RouteLimits) -> Arc<Queue> {
     let url = redis.url().as_str().into();
     let server = RedisEndpoint { url, username: None, password: None, tls: TlsFiles::default() };
-    let connection = Connection::new(client(&server).expect("a valid URL"), PATIENCE);
+    let connection = Connection::new(client(&server).expect("a valid URL"), MAX_WAIT);
     let settings = RouteSettings {
         name: "r".into(),
         partitions: 1,
@@ -63,9 +63,9 @@ fn settings(server: &RabbitMq, queue: &str) -> RabbitMqSourceSettings {
         id_from: IdFrom::Ulid,
         delay_from: DelayFrom::Headers,
         backoff: GrowingDelay {
-            initial: Period(PATIENCE),
+            initial: Period(MAX_WAIT),
             factor: Real(1.0),
-            max: Period(PATIENCE),
+            max: Period(MAX_WAIT),
             jitter: Real(0.0),
         },
     }
@@ -81,7 +81,7 @@ async fn what_redis_refuses_for_too_long_is_returned_and_taken_again_later() {
         (queue(&redis, RouteLimits::default()).await, Arc::<SourceHealth>::default(), watch::channel(false));
     let intake = Intake::new(queue.clone(), "in", "r".into(), status.clone(), stopping.clone());
     let running = tokio::spawn(async move { source.run(intake, stopping).await });
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + MAX_WAIT;
     let until = async |what: &str, done: &dyn Fn() -> bool| {
         while !done() {
             assert!(Instant::now() < deadline, "{what}: {:?}", status.get());
@@ -101,7 +101,7 @@ async fn what_redis_refuses_for_too_long_is_returned_and_taken_again_later() {
     until("it consumes again", &|| status.get().0 == SourceState::Running).await;
     until_depth(server, "held-in", 0).await;
     stop.send_replace(true);
-    timeout(PATIENCE, running).await.expect("it stops").expect("no panic");
+    timeout(MAX_WAIT, running).await.expect("it stops").expect("no panic");
     assert_eq!(server.depth("held-in").await, Some(0), "all were acknowledged");
     assert_eq!(queue.stats("r").await.expect("numbers").pending, MESSAGES as u64);
 }
@@ -167,7 +167,7 @@ async fn what_a_full_route_refuses_waits_and_comes_in_as_the_route_empties() {
         async move { source.run(intake, stopping).await }
     });
     publish(server, "limited", delayed(MESSAGES, 3_600_000)).await;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + MAX_WAIT;
     while source.depth().await != Some(MESSAGES as u64 - MOST) {
         assert!(Instant::now() < deadline, "{:?} wait", source.depth().await);
         sleep(Duration::from_millis(20)).await;
@@ -189,7 +189,7 @@ async fn what_a_full_route_refuses_waits_and_comes_in_as_the_route_empties() {
     until_depth(server, "limited-in", 0).await;
     assert_eq!(source.depth().await, Some(0));
     stop.send_replace(true);
-    timeout(PATIENCE, running).await.expect("it stops").expect("no panic");
+    timeout(MAX_WAIT, running).await.expect("it stops").expect("no panic");
     assert_eq!(server.depth("limited-in").await, Some(0), "all were acknowledged");
 }
 
@@ -210,7 +210,7 @@ async fn messages_that_a_full_route_took_are_not_returned_with_those_it_refused(
     let intake = Intake::new(queue.clone(), "in", "r".into(), Arc::default(), stopping.clone());
     publish(server, "partly-held", delayed(MESSAGES, 3_600_000)).await;
     let running = tokio::spawn(async move { source.run(intake, stopping).await });
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + MAX_WAIT;
     while queue.stats("r").await.expect("numbers").pending < MOST as u64 {
         assert!(Instant::now() < deadline);
         sleep(Duration::from_millis(10)).await;
@@ -241,7 +241,7 @@ async fn messages_that_a_full_route_took_are_not_returned_with_those_it_refused(
     }
     until_depth(server, "partly-held-in", 0).await;
     stop.send_replace(true);
-    timeout(PATIENCE, running).await.expect("it stops").expect("no panic");
+    timeout(MAX_WAIT, running).await.expect("it stops").expect("no panic");
     let left = (server.depth("partly-held-in").await, queue.stats("r").await.expect("numbers").pending);
     assert_eq!((purged, left), (MESSAGES as u64, (Some(0), 0)), "each was stored once");
 }
@@ -260,13 +260,13 @@ async fn a_paused_route_goes_on_taking_up_to_its_limit() {
     let intake = Intake::new(queue.clone(), "in", "r".into(), status.clone(), stopping.clone());
     let running = tokio::spawn(async move { source.run(intake, stopping).await });
     publish(server, "paused-route", delayed(MESSAGES, 0)).await;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + MAX_WAIT;
     while status.get() != (SourceState::Failing, Some(Limit::Messages.explain().to_owned())) {
         assert!(Instant::now() < deadline, "{:?}", status.get());
         sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(queue.stats("r").await.expect("numbers").pending, MOST as u64);
     stop.send_replace(true);
-    timeout(PATIENCE, running).await.expect("it stops").expect("no panic");
+    timeout(MAX_WAIT, running).await.expect("it stops").expect("no panic");
     until_depth(server, "paused-route-in", MESSAGES - MOST).await;
 }

@@ -31,7 +31,7 @@ use crate::support::{
 };
 
 /// Longest wait for anything, on a busy machine.
-const PATIENCE: Duration = Duration::from_mins(1);
+const MAX_WAIT: Duration = Duration::from_mins(1);
 
 /// A Python with the client, which `tests/run.sh` installs. `None`, and said so, where it is missing.
 fn python() -> Option<PathBuf> {
@@ -109,7 +109,7 @@ fn with_headers(entries: &[(&str, AMQPValue)], message_id: &str) -> BasicPropert
 
 /// Drains `queue` until `count` different messages came; with the time of each, epoch milliseconds.
 async fn wait_for(server: &RabbitMq, queue: &str, count: usize) -> Vec<(u64, Got)> {
-    let (deadline, mut all, mut ids) = (Instant::now() + PATIENCE, Vec::new(), BTreeMap::new());
+    let (deadline, mut all, mut ids) = (Instant::now() + MAX_WAIT, Vec::new(), BTreeMap::new());
     loop {
         for got in server.drain(queue).await {
             *ids.entry(got.id.clone()).or_insert(0) += 1;
@@ -133,7 +133,7 @@ async fn consume(server: &RabbitMq, queue: &str, count: usize) -> Vec<(u64, Got)
         let id = message.properties.message_id().as_ref().unwrap().to_string();
         (wall_clock(), Got { id, properties: message.properties, payload: message.data })
     });
-    timeout(PATIENCE, got.collect()).await.expect("all arrive")
+    timeout(MAX_WAIT, got.collect()).await.expect("all arrive")
 }
 
 fn header(got: &Got, name: &str) -> AMQPValue {
@@ -147,7 +147,7 @@ async fn get(punctual: &Punctual, path: &str) -> serde_json::Value {
 
 /// Waits until what `path` answers is as wanted.
 async fn until(punctual: &Punctual, path: &str, wanted: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + MAX_WAIT;
     loop {
         let answer = get(punctual, path).await;
         if wanted(&answer) {

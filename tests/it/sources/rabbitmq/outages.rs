@@ -6,7 +6,7 @@ use lapin::options::QueueDeleteOptions;
 use redis::aio::MultiplexedConnection;
 use tokio::time::{Instant, sleep};
 
-use super::{PATIENCE, configuration, declare, declare_in, delayed, publish, remembering, until, wait_for};
+use super::{MAX_WAIT, configuration, declare, declare_in, delayed, publish, remembering, until, wait_for};
 use crate::support::{RabbitMq, RedisServer, punctual::Punctual, rabbitmq::Got, receiver::wall_clock};
 
 const MESSAGES: usize = 5000;
@@ -26,7 +26,7 @@ async fn in_redis(connection: &mut MultiplexedConnection) -> (usize, usize) {
 
 /// Waits until a part of what was published is in Redis.
 async fn under_way(redis: &RedisServer) {
-    let (deadline, mut connection) = (Instant::now() + PATIENCE, redis.connection().await);
+    let (deadline, mut connection) = (Instant::now() + MAX_WAIT, redis.connection().await);
     while in_redis(&mut connection).await.0 < MESSAGES / 10 {
         assert!(Instant::now() < deadline, "nothing is taken");
         sleep(Duration::from_millis(1)).await;
@@ -42,7 +42,7 @@ async fn all_of(
     mut punctual: Punctual,
 ) -> Vec<(u64, Got)> {
     let mut got = wait_for(server, queue, count).await;
-    let (deadline, mut connection) = (Instant::now() + PATIENCE, redis.connection().await);
+    let (deadline, mut connection) = (Instant::now() + MAX_WAIT, redis.connection().await);
     while in_redis(&mut connection).await != (0, 0) {
         assert!(Instant::now() < deadline, "{:?}", in_redis(&mut connection).await);
         sleep(Duration::from_millis(20)).await;
@@ -121,7 +121,7 @@ async fn what_the_broker_took_back_while_redis_was_down_is_scheduled_once() {
     server.set_consumer_timeout(1_800_000).await;
     redis.kill();
     publish(&server, "taken-back", delayed(100, 0)).await;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + MAX_WAIT;
     // The broker's words when it closes the channel, or ours when it ends the consumer alone.
     while !["timed out", "consumer timeout"].iter().any(|text| punctual.log().contains(text)) {
         assert!(Instant::now() < deadline, "it is not noticed: {}", punctual.log());

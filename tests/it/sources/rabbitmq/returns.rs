@@ -6,7 +6,7 @@ use std::time::Duration;
 use lapin::types::{AMQPValue, FieldTable};
 use tokio::time::{Instant, sleep};
 
-use super::{PATIENCE, arguments, configuration, declare_in, declare_with, delayed, get, publish, until, wait_for};
+use super::{MAX_WAIT, arguments, configuration, declare_in, declare_with, delayed, get, publish, until, wait_for};
 use crate::support::{
     RabbitMq, RedisServer, http,
     punctual::Punctual,
@@ -54,7 +54,7 @@ async fn until_failing(punctual: &Punctual) {
 
 /// Waits until so many messages are ready in a queue.
 pub async fn until_depth(server: &RabbitMq, queue: &str, depth: usize) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + MAX_WAIT;
     while server.depth(queue).await != Some(depth.try_into().unwrap()) {
         assert!(Instant::now() < deadline, "{:?} are ready, not {depth}", server.depth(queue).await);
         sleep(Duration::from_millis(20)).await;
@@ -68,7 +68,7 @@ fn quorum(more: &[(&str, AMQPValue)]) -> FieldTable {
 
 /// Waits until it is counted and logged that messages come back again and again.
 async fn until_warned(punctual: &Punctual) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + MAX_WAIT;
     loop {
         let page = http::client().get(punctual.url("/metrics")).send().await.unwrap().text().await.unwrap();
         let line =

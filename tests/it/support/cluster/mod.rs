@@ -15,7 +15,7 @@ use super::{Authority, RedisServer};
 const SLOTS: usize = 16_384;
 const PRIMARIES: usize = 3;
 /// Longest time until the nodes know each other, name another primary, or are in step.
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// Three primaries, each with a replica. All are killed on drop.
 ///
@@ -175,7 +175,7 @@ impl ClusterRedis {
     /// Waits until the replica at `place` is promoted, and counts the messages that it has then, of the partitions with
     /// these hash tags.
     pub async fn promoted_has(&self, place: usize, tags: &[String]) -> usize {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + MAX_WAIT;
         loop {
             if let Some(count) = self.nodes[place].server.unsettled(tags).await {
                 return count;
@@ -249,7 +249,7 @@ impl ClusterRedis {
     }
 
     async fn until<T>(&self, what: &str, look: impl AsyncFn() -> Option<T>) -> T {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + MAX_WAIT;
         loop {
             if let Some(found) = look().await {
                 return found;
@@ -257,7 +257,7 @@ impl ClusterRedis {
             if Instant::now() >= deadline {
                 let views = join_all(self.running().map(Node::nodes)).await;
                 let views = views.iter().map(|view| format!("{view:?}")).collect::<Vec<_>>().join("\n");
-                panic!("nodes, not within {PATIENCE:?}: {what}:\n{views}");
+                panic!("nodes, not within {MAX_WAIT:?}: {what}:\n{views}");
             }
             sleep(Duration::from_millis(10)).await;
         }

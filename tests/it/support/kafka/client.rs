@@ -24,7 +24,7 @@ use tokio::{
 };
 
 /// Longest wait for anything that a broker is asked for.
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// Longest wait for what may not be there yet.
 const ANSWER: Duration = Duration::from_secs(1);
@@ -117,7 +117,7 @@ pub async fn committed(brokers: &str, group: &str, topic: &str, partitions: i32)
     list.add_partition_range(topic, 0, partitions - 1);
     blocking(move || {
         let consumer: BaseConsumer = settings.create().expect("valid settings");
-        let committed = consumer.committed_offsets(list, PATIENCE).expect("the broker answers");
+        let committed = consumer.committed_offsets(list, MAX_WAIT).expect("the broker answers");
         committed.elements().iter().map(|one| one.offset().to_raw().filter(|offset| *offset >= 0)).collect()
     })
     .await
@@ -151,7 +151,7 @@ impl Member {
                 }
             }
         });
-        timeout(PATIENCE, has_joined).await.expect("partitions in time").expect("it runs");
+        timeout(MAX_WAIT, has_joined).await.expect("partitions in time").expect("it runs");
         Self { is_leaving, end }
     }
 
@@ -178,9 +178,9 @@ pub async fn delete_topic(brokers: &str, topic: &str) {
 
 /// Waits for the topic to have so many partitions with a leader that knows that it is one.
 pub async fn until(brokers: &str, topic: &str, partitions: usize) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + MAX_WAIT;
     while leaders(brokers, topic).await != Ok(partitions) {
-        assert!(Instant::now() < deadline, "{topic} does not have {partitions} partitions after {PATIENCE:?}");
+        assert!(Instant::now() < deadline, "{topic} does not have {partitions} partitions after {MAX_WAIT:?}");
         sleep(Duration::from_millis(20)).await;
     }
 }
@@ -188,7 +188,7 @@ pub async fn until(brokers: &str, topic: &str, partitions: usize) {
 async fn leaders(brokers: &str, topic: &str) -> Result<usize, KafkaError> {
     let (consumer, topic) = (consumer(brokers), topic.to_owned());
     blocking(move || {
-        let metadata = consumer.fetch_metadata(Some(&topic), PATIENCE)?;
+        let metadata = consumer.fetch_metadata(Some(&topic), MAX_WAIT)?;
         let partitions = metadata.topics().iter().flat_map(MetadataTopic::partitions);
         let led = partitions.filter(|partition| partition.leader() >= 0);
         Ok(led.filter(|partition| consumer.fetch_watermarks(&topic, partition.id(), ANSWER).is_ok()).count())
@@ -221,16 +221,16 @@ pub async fn count(brokers: &str, topic: &str) -> Option<i64> {
 /// How many records there are in these partitions, none of which was ever deleted.
 pub async fn count_of(brokers: &str, topic: &str, partitions: Range<i32>) -> i64 {
     let (consumer, topic) = (consumer(brokers), topic.to_owned());
-    let end = move |partition| consumer.fetch_watermarks(&topic, partition, PATIENCE).expect("it has a leader").1;
+    let end = move |partition| consumer.fetch_watermarks(&topic, partition, MAX_WAIT).expect("it has a leader").1;
     blocking(move || partitions.map(end).sum()).await
 }
 
 fn read(consumer: &BaseConsumer, topic: &str) -> Vec<Record> {
-    let metadata = consumer.fetch_metadata(Some(topic), PATIENCE).expect("the broker answers");
+    let metadata = consumer.fetch_metadata(Some(topic), MAX_WAIT).expect("the broker answers");
     let mut list = TopicPartitionList::new();
     let mut ends = BTreeMap::new();
     for partition in metadata.topics()[0].partitions() {
-        let (low, high) = consumer.fetch_watermarks(topic, partition.id(), PATIENCE).expect("the broker answers");
+        let (low, high) = consumer.fetch_watermarks(topic, partition.id(), MAX_WAIT).expect("the broker answers");
         if high > low {
             list.add_partition_offset(topic, partition.id(), Offset::Beginning).expect("a valid offset");
             ends.insert(partition.id(), high);
@@ -238,9 +238,9 @@ fn read(consumer: &BaseConsumer, topic: &str) -> Vec<Record> {
     }
     consumer.assign(&list).expect("it exists");
     let mut records = Vec::new();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + MAX_WAIT;
     while !ends.is_empty() {
-        assert!(Instant::now() < deadline, "{topic} was not read within {PATIENCE:?}, {ends:?} is left");
+        assert!(Instant::now() < deadline, "{topic} was not read within {MAX_WAIT:?}, {ends:?} is left");
         match consumer.poll(Duration::from_millis(100)) {
             Some(Ok(message)) => {
                 records.push(record(&message));

@@ -15,7 +15,7 @@ use crate::support::{
 };
 
 /// Far beyond what any step takes: only a test that fails waits so long.
-const PATIENCE: Duration = Duration::from_secs(10);
+const MAX_WAIT: Duration = Duration::from_secs(10);
 /// How long a silent connection is listened to.
 const SILENCE: Duration = Duration::from_millis(200);
 
@@ -33,7 +33,7 @@ async fn dial(proxy: &Proxy) -> TcpStream {
 async fn ping(stream: &mut TcpStream) {
     stream.write_all(b"PING\r\n").await.expect("the proxy reads");
     let mut pong = [0; 7];
-    timeout(PATIENCE, stream.read_exact(&mut pong)).await.expect("in time").expect("an answer");
+    timeout(MAX_WAIT, stream.read_exact(&mut pong)).await.expect("in time").expect("an answer");
     assert_eq!(&pong, b"+PONG\r\n");
 }
 
@@ -41,7 +41,7 @@ async fn ping(stream: &mut TcpStream) {
 async fn passing_carries_every_byte_and_counts_connections() {
     let server = RedisServer::start().await;
     let proxy = Proxy::start(server.port());
-    let mut through = connect(&proxy, PATIENCE).await.unwrap();
+    let mut through = connect(&proxy, MAX_WAIT).await.unwrap();
     let value: Vec<u8> = (0..3_000_000_u32).map(|n| n.to_le_bytes()[n as usize % 3]).collect();
     let () = through.set("k", &value).await.unwrap();
     assert_eq!(through.get::<_, Vec<u8>>("k").await.unwrap(), value);
@@ -58,7 +58,7 @@ async fn a_cut_closes_what_is_open_and_refuses_what_comes_until_it_is_mended() {
     let mut open = dial(&proxy).await;
     ping(&mut open).await;
     proxy.set(Mode::Cut).await;
-    assert_eq!(timeout(PATIENCE, open.read(&mut [0])).await.expect("in time").unwrap_or(0), 0);
+    assert_eq!(timeout(MAX_WAIT, open.read(&mut [0])).await.expect("in time").unwrap_or(0), 0);
     let refused = TcpStream::connect(("127.0.0.1", proxy.port())).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
     assert_eq!(proxy.accepted(), 1);
@@ -86,7 +86,7 @@ async fn a_black_hole_swallows_what_is_sent_and_spares_idle_connections() {
         stream.write_all(b"SET k later\r\n").await.unwrap();
         stream.shutdown().await.unwrap();
         let mut answer = Vec::new();
-        timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("in time").unwrap();
+        timeout(MAX_WAIT, stream.read_to_end(&mut answer)).await.expect("in time").unwrap();
         assert_eq!(answer, b"");
     }
     assert_eq!(server.connection().await.get::<_, Option<String>>("k").await.unwrap(), None);
@@ -98,7 +98,7 @@ async fn a_delay_is_added_to_each_direction_without_limiting_the_rate() {
     let delay = Duration::from_millis(100);
     let server = RedisServer::start().await;
     let proxy = Proxy::start(server.port());
-    let mut through = connect(&proxy, PATIENCE).await.unwrap();
+    let mut through = connect(&proxy, MAX_WAIT).await.unwrap();
     proxy.set(Mode::Delay(delay)).await;
     let started = Instant::now();
     // Dozens of chunks: late one after the other, they would take seconds.
@@ -114,14 +114,14 @@ async fn a_delay_is_added_to_each_direction_without_limiting_the_rate() {
 async fn a_dropped_reply_leaves_the_request_done_and_the_connection_closed() {
     let server = RedisServer::start().await;
     let proxy = Proxy::start(server.port());
-    let mut through = connect(&proxy, PATIENCE).await.unwrap();
+    let mut through = connect(&proxy, MAX_WAIT).await.unwrap();
     let dropped = proxy.drop_next_reply(b"INCR", DroppedReply::Closes);
     let () = through.ping().await.expect("another request passes");
     let error = through.incr::<_, _, i64>("n", 1).await.unwrap_err();
     assert!(error.is_connection_dropped() || error.is_io_error(), "{error}");
-    timeout(PATIENCE, dropped).await.expect("in time").expect("it happened");
+    timeout(MAX_WAIT, dropped).await.expect("in time").expect("it happened");
     assert_eq!(server.connection().await.get::<_, i64>("n").await.unwrap(), 1);
-    let mut again = connect(&proxy, PATIENCE).await.unwrap();
+    let mut again = connect(&proxy, MAX_WAIT).await.unwrap();
     assert_eq!(again.incr::<_, _, i64>("n", 1).await.unwrap(), 2, "one reply is dropped, not two");
 }
 
@@ -133,14 +133,14 @@ async fn without_a_reply_the_request_is_done_and_the_connection_stays_open() {
     // Sent before it is armed: must not set it off.
     stream.write_all(b"INCR other\r\n").await.unwrap();
     let mut one = [0; 4];
-    timeout(PATIENCE, stream.read_exact(&mut one)).await.expect("in time").unwrap();
+    timeout(MAX_WAIT, stream.read_exact(&mut one)).await.expect("in time").unwrap();
     let dropped = proxy.drop_next_reply(b"INCR", DroppedReply::NeverComes);
     ping(&mut stream).await;
     // In two parts: the proxy may read them one by one.
     stream.write_all(b"IN").await.unwrap();
     tokio::task::yield_now().await;
     stream.write_all(b"CR n\r\n").await.unwrap();
-    timeout(PATIENCE, dropped).await.expect("in time").expect("it happened");
+    timeout(MAX_WAIT, dropped).await.expect("in time").expect("it happened");
     assert!(timeout(SILENCE, stream.read(&mut [0])).await.is_err(), "it stays open, and silent");
     assert_eq!(server.connection().await.get::<_, i64>("n").await.unwrap(), 1);
 }

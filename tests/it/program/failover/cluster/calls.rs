@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const MAX_WAIT: Duration = Duration::from_secs(10);
 const PRODUCE: &str = include_str!("../../../../../lua/produce.lua");
 /// Later than that, a message was not announced: claimers sleep for seconds.
 const MOST_LATE: u64 = 500;
@@ -61,7 +61,7 @@ async fn each_call_reaches_the_partition_of_its_message_wherever_it_is() {
     assert_eq!(client.stats("web").await["pending"], 50);
     assert_eq!(receiver.count(), 0, "it is paused");
     assert_eq!(client.call("POST", "/v1/routes/web/resume", "").await.status, 204);
-    receiver.wait_for(10, PATIENCE).await;
+    receiver.wait_for(10, MAX_WAIT).await;
 
     // Other programs call the script on the server that has the slot, and wake punctual up.
     for partition in &partitions {
@@ -72,7 +72,7 @@ async fn each_call_reaches_the_partition_of_its_message_wherever_it_is() {
         call.arg(PRODUCE).arg(1).arg(format!("{}:pending", partition.tag)).arg(&[1]).arg(&id).arg(due).arg("x").arg("");
         let reply: Vec<Value> = call.query_async(&mut link).await.expect("scheduled");
         assert_eq!(reply[0], Value::BulkString(b"scheduled".to_vec()));
-        let late = eventually("it arrives", PATIENCE, async || {
+        let late = eventually("it arrives", MAX_WAIT, async || {
             let requests = receiver.requests();
             requests.iter().find(|request| request.id() == id).map(|request| request.arrived - due)
         })
@@ -103,7 +103,7 @@ async fn the_documented_rights_are_enough() {
         client.schedule("web", &json!({ "id": id, "payload": "", "delay": "300ms" }).to_string()).await;
         redis.move_slots(partition.slot..=partition.slot, 1).await;
     }
-    receiver.wait_for(PARTITIONS as usize, PATIENCE).await;
+    receiver.wait_for(PARTITIONS as usize, MAX_WAIT).await;
     for place in 0..redis.count() {
         assert_nothing_was_denied(redis.server(place)).await;
     }
@@ -121,7 +121,7 @@ async fn a_primary_that_was_emptied_is_used_again() {
         let id = partition.an_id("m");
         client.schedule("web", &json!({ "id": id, "payload": "" }).to_string()).await;
     }
-    receiver.wait_for(partitions.len(), PATIENCE).await;
+    receiver.wait_for(partitions.len(), MAX_WAIT).await;
     let log = punctual.log();
     assert!(log.contains("redis has lost"), "{log}");
 }

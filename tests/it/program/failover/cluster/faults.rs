@@ -14,7 +14,7 @@ use crate::{
     support::{cluster::ClusterRedis, punctual::Punctual, receiver::Receiver, scale},
 };
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 /// Milliseconds: longer than it takes to end a primary and an instance.
 const DUE_IN: u64 = 4000;
 /// Of the log.
@@ -104,23 +104,23 @@ async fn an_instance_that_starts_without_one_primary_delivers_what_the_others_ha
     let others = partitions.iter().filter(|one| one.primary != OLD).count();
     // Their claims must not take the capacity of the others.
     assert!(partitions.len() - others > 1, "{partitions:?}");
-    receiver.wait_for(others, PATIENCE).await;
+    receiver.wait_for(others, MAX_WAIT).await;
     assert!(receiver.requests().iter().all(|one| partitions.iter().any(|p| p.has(one.id()) && p.primary != OLD)));
     let client = Client::of(&punctual);
     assert_eq!(client.readiness().await.status, 503);
     let partition = partitions.iter().find(|one| one.primary != OLD).expect("one of six");
     client.schedule("web", &format!(r#"{{"id":"{}","payload":""}}"#, partition.an_id("n"))).await;
-    receiver.wait_for(others + 1, PATIENCE).await;
+    receiver.wait_for(others + 1, MAX_WAIT).await;
     assert!(punctual.log().contains(IN_PART), "{}", punctual.log());
     assert!(!unregistered.log().contains(IN_PART), "{}", unregistered.log());
 
     redis.restart(OLD).await;
     let back = Instant::now();
-    receiver.wait_for(partitions.len() + 1, PATIENCE).await;
+    receiver.wait_for(partitions.len() + 1, MAX_WAIT).await;
     println!("cluster: delivered {:?} after the primary was back", back.elapsed());
     punctual.ready().await;
     unregistered.ready().await;
-    client.drained("web", PATIENCE).await;
+    client.drained("web", MAX_WAIT).await;
     let ids: BTreeSet<_> = receiver.requests().iter().map(|one| one.id().to_owned()).collect();
     assert_eq!((ids.len(), receiver.count()), (partitions.len() + 1, partitions.len() + 1));
 }

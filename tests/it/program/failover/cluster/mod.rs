@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 /// Of each route.
 const PARTITIONS: u32 = 6;
 /// The place of the primary with most partitions of the route, which fails, and of its replica.
@@ -96,7 +96,7 @@ impl Run {
         let route = format!(", partitions: {PARTITIONS}");
         let punctual = Punctual::start(&configuration(&setting, &route, &receiver)).await;
         let load = Load::start(&Client::of(&punctual), payload);
-        receiver.wait_for(WARM_UP, PATIENCE).await;
+        receiver.wait_for(WARM_UP, MAX_WAIT).await;
         Self { redis, receiver, punctual, load, affected, replies }
     }
 
@@ -114,7 +114,7 @@ impl Run {
     async fn delivers(&self) -> u64 {
         let (mut from, now) = (self.receiver.count(), wall_clock());
         let mut first: BTreeMap<u32, u64> = BTreeMap::new();
-        eventually("each partition delivers again", PATIENCE, async || {
+        eventually("each partition delivers again", MAX_WAIT, async || {
             let requests = self.receiver.requests_behind(from);
             from += requests.len();
             for request in requests.iter().filter(|request| request.due() > now) {
@@ -133,7 +133,7 @@ impl Run {
     /// The old primary follows the new one, all have a replica again, and posts are accepted.
     async fn rejoined(&self) {
         self.redis.is_well().await;
-        self.load.accepted_after(Instant::now(), PATIENCE).await;
+        self.load.accepted_after(Instant::now(), MAX_WAIT).await;
     }
 
     /// The hash tags of the affected partitions.
@@ -143,7 +143,7 @@ impl Run {
 
     /// `delivered`: how many milliseconds it took each time.
     async fn finish(self, what: &str, delivered: &[u64]) -> Account {
-        let account = self.load.finish(&self.receiver, PATIENCE).await;
+        let account = self.load.finish(&self.receiver, MAX_WAIT).await;
         println!("cluster: {what}, {:?}: delivered after {delivered:?} ms; {account:?}", self.replies);
         account.check(self.replies);
         account

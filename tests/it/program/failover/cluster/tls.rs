@@ -10,7 +10,7 @@ use crate::{
     support::{Authority, cluster::ClusterRedis, command::Workplace, punctual::Punctual, receiver::Receiver},
 };
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const MAX_WAIT: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_that_take_tls_only_and_are_named_by_their_host_are_followed() {
@@ -35,14 +35,14 @@ async fn servers_that_take_tls_only_and_are_named_by_their_host_are_followed() {
     let mut all_deliver = async |prefix: &str| {
         for partition in &partitions {
             let id = partition.an_id(prefix);
-            eventually("a message is accepted", PATIENCE, async || {
+            eventually("a message is accepted", MAX_WAIT, async || {
                 let message = json!({ "id": id, "payload": "", "delay": "300ms" }).to_string();
                 client.try_post("web", message).await.filter(|status| *status < 300)
             })
             .await;
             sent += 1;
         }
-        receiver.wait_for(sent, PATIENCE).await;
+        receiver.wait_for(sent, MAX_WAIT).await;
     };
     all_deliver("begin").await;
     let moved = partitions.iter().find(|one| one.primary == OLD).expect("each primary has one");

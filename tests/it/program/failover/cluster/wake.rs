@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const MAX_WAIT: Duration = Duration::from_secs(10);
 /// Milliseconds until a lone message is due: so long that no poll is under way for it, and shortly.
 const DUE: [u64; 2] = [1200, 50];
 /// At the 99th percentile. A debug build on a busy machine keeps the first one; the printed number is the one that counts.
@@ -70,7 +70,7 @@ impl Lone {
             for round in 1..=rounds {
                 self.post(delay).await;
                 let count = from + self.partitions.len() * usize::try_from(round).expect("small");
-                self.receiver.wait_for(count, PATIENCE).await;
+                self.receiver.wait_for(count, MAX_WAIT).await;
             }
             let requests = self.receiver.requests_behind(from);
             let late = |request: &Request| request.arrived.checked_sub(request.due()).expect("not early");
@@ -87,7 +87,7 @@ impl Lone {
     /// Waits until the servers have a subscriber to each partition's wake-ups.
     async fn subscribed(&self, what: &str) {
         let from = wall_clock();
-        eventually("wake-ups have a subscriber", PATIENCE, async || {
+        eventually("wake-ups have a subscriber", MAX_WAIT, async || {
             for partition in &self.partitions {
                 if self.redis.subscribers(&partition.tag).await == 0 {
                     return None;
