@@ -10,6 +10,7 @@ use crate::support::{
     RedisServer,
     punctual::Punctual,
     receiver::{Behaviour, Receiver},
+    scale::rounds,
 };
 
 const SOON: Duration = Duration::from_secs(30);
@@ -72,14 +73,14 @@ async fn a_death_arrives_at_the_other_route_and_tells_of_itself() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kills_a_full_route_and_a_pause_lose_no_death() {
-    const COUNT: usize = 3000;
+    let (count, kills) = rounds((3000, 6), (100_000, 20));
     let (redis, shop, desk) = (RedisServer::start().await, Receiver::start(), Receiver::start());
     shop.behave(Behaviour::Status(400));
     let text = configuration(&redis, &shop, &desk, "purge").replace("messages: 5000", "messages: 1000");
     let mut instances = [Punctual::start(&text).await, Punctual::start(&text).await];
     let client = Client::of(&instances[1]);
     client.call("POST", "/v1/routes/support/pause", "").await;
-    for chunk in 0..COUNT / 100 {
+    for chunk in 0..count / 100 {
         let messages: Vec<_> =
             (0..100).map(|n| json!({ "id": format!("m{}", chunk * 100 + n), "payload": n })).collect();
         client.schedule("orders", &json!(messages).to_string()).await;
@@ -89,14 +90,14 @@ async fn kills_a_full_route_and_a_pause_lose_no_death() {
     })
     .await;
     client.call("POST", "/v1/routes/support/resume", "").await;
-    for round in 0..6 {
+    for round in 0..kills {
         let seen = desk.count();
-        desk.wait_for((seen + 300).min(COUNT), SOON).await;
+        desk.wait_for((seen + count / 10 / kills).min(count), SOON).await;
         let victim = &mut instances[round % 2];
         victim.kill().await;
         victim.restart().await;
     }
-    eventually("all were forwarded", Duration::from_mins(2), async || {
+    eventually("all were forwarded", Duration::from_mins(rounds(2, 8)), async || {
         let (orders, support) = (client.stats("orders").await, client.stats("support").await);
         let is_over = [&orders["pending"], &orders["unack"], &orders["dead"], &support["pending"], &support["unack"]];
         is_over.iter().all(|count| **count == 0).then_some(())
@@ -106,9 +107,9 @@ async fn kills_a_full_route_and_a_pause_lose_no_death() {
     for request in desk.requests() {
         by_message.entry(request.header("punctual-dead-id").to_owned()).or_default().push(request.id().to_owned());
     }
-    assert_eq!(by_message.len(), COUNT, "each death arrived");
+    assert_eq!(by_message.len(), count, "each death arrived");
     let doubles = by_message.values().filter(|ids| ids.len() > 1).count();
-    println!("forwarding: {doubles} of {COUNT} arrived more than once after 6 kills");
+    println!("forwarding: {doubles} of {count} arrived more than once after {kills} kills");
     for ids in by_message.values() {
         assert!(ids.iter().all(|id| *id == ids[0]), "a death has one id: {ids:?}");
     }
