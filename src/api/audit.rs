@@ -62,6 +62,8 @@ pub fn log(token: &str, peer: Option<&str>, call: &str, route: &str, of: &Of<'_>
         Of::Schedule(name) => schedule = Some(*name),
         Of::Route => {}
     }
+    // A call on the whole instance has no route.
+    let route = Some(route).filter(|route| !route.is_empty());
     tracing::info!(token, peer, call, route, flow, schedule, id, selection, note, count, "audit");
 }
 

@@ -4,8 +4,9 @@
 //! redrive, purge, pause and resume. Only SHA-256 digests of the tokens are stored and compared, so the duration of a
 //! comparison reveals nothing about a token.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use super::{
@@ -18,6 +19,7 @@ use super::{
 use crate::{
     config::{AuthConfig, Right, TokenConfig, TokenDigest},
     metrics,
+    queue::Queue,
 };
 use axum::{
     extract::{RawPathParams, Request, State},
@@ -51,7 +53,7 @@ pub struct Grant {
     /// `None`: all routes.
     routes: Option<Vec<String>>,
     /// `None`: unlimited.
-    rate: Option<Rate>,
+    rate: Option<Arc<Rate>>,
     /// The bound on all readers of the token.
     pub share: Share,
 }
@@ -102,10 +104,11 @@ impl Grant {
 /// The tokens of the configuration.
 pub struct Guard {
     /// `None`: every caller has all rights.
-    tokens: Option<Vec<(TokenDigest, Arc<Grant>)>>,
+    tokens: Option<Vec<(TokenConfig, Arc<Grant>)>>,
     open_metrics: bool,
     has_console: bool,
-    routes: Arc<BTreeSet<Arc<str>>>,
+    /// Whether every program of this host can connect.
+    open: bool,
     everything: Arc<Grant>,
     refused: Refused,
 }
@@ -131,28 +134,53 @@ impl Refused {
     }
 }
 
+/// The guard of the present configuration.
+pub type CurrentGuard = Arc<ArcSwap<Guard>>;
+
 impl Guard {
     /// `open`: every program of this host can connect. The mode of a Unix socket prevents that.
-    pub fn new(config: Option<&AuthConfig>, open: bool, has_console: bool, routes: Arc<BTreeSet<Arc<str>>>) -> Self {
+    pub fn new(config: Option<&AuthConfig>, open: bool, has_console: bool) -> Self {
+        Self::with_rates(config, open, has_console, |_| None)
+    }
+
+    /// A guard for other tokens. The rate of a token that stays the same goes on.
+    #[must_use]
+    pub fn replaced(&self, config: Option<&AuthConfig>) -> Self {
+        Self::with_rates(config, self.open, self.has_console, |token| {
+            let known = self.tokens.iter().flatten().find(|(known, _)| known == token);
+            known.and_then(|(_, grant)| grant.rate.clone())
+        })
+    }
+
+    /// `rate`: the rate of a token that is known.
+    fn with_rates(
+        config: Option<&AuthConfig>,
+        open: bool,
+        has_console: bool,
+        rate: impl Fn(&TokenConfig) -> Option<Arc<Rate>>,
+    ) -> Self {
         if config.is_none() && open {
             tracing::warn!("the API asks for no token: every program on this host may do everything");
         }
         let tokens = config.map(|auth| {
             let readers = auth.tokens.iter().filter(|entry| entry.rights.contains(&Right::Read)).count();
-            let grant = |TokenConfig { name, rights, routes, messages_per_second, .. }: &TokenConfig| Grant {
-                name: Some(name.clone()),
-                rights: rights.clone(),
-                routes: (!routes.iter().any(|name| name == "*")).then(|| routes.clone()),
-                rate: messages_per_second.map(Rate::new),
-                share: Share::new(readers),
+            let grant = |token: &TokenConfig| {
+                let TokenConfig { name, rights, routes, messages_per_second, .. } = token;
+                Grant {
+                    name: Some(name.clone()),
+                    rights: rights.clone(),
+                    routes: (!routes.iter().any(|name| name == "*")).then(|| routes.clone()),
+                    rate: rate(token).or_else(|| messages_per_second.map(|rate| Arc::new(Rate::new(rate)))),
+                    share: Share::new(readers),
+                }
             };
-            auth.tokens.iter().map(|entry| (entry.digest, Arc::new(grant(entry)))).collect()
+            auth.tokens.iter().map(|token| (token.clone(), Arc::new(grant(token)))).collect()
         });
         Self {
             tokens,
             open_metrics: config.is_some_and(|auth| auth.open_metrics),
             has_console,
-            routes,
+            open,
             everything: Arc::new(Grant::all()),
             refused: Refused::default(),
         }
@@ -163,7 +191,7 @@ impl Guard {
         let Some(tokens) = &self.tokens else { return Some(&self.everything) };
         let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
         let presented = TokenDigest::of(token.trim());
-        let known = tokens.iter().find(|(digest, _)| *digest == presented);
+        let known = tokens.iter().find(|(token, _)| token.digest == presented);
         known.filter(|_| scheme.eq_ignore_ascii_case("bearer")).map(|(_, grant)| grant)
     }
 
@@ -184,7 +212,8 @@ pub fn is_probe(path: &str) -> bool {
 
 /// 401 without a known token, for unknown paths too: a caller without a token learns nothing about the paths. Without
 /// configured tokens, requests of web pages are refused.
-pub async fn authenticate(State(guard): State<Arc<Guard>>, mut request: Request, next: Next) -> Response {
+pub async fn authenticate(State(guard): State<CurrentGuard>, mut request: Request, next: Next) -> Response {
+    let guard = guard.load_full();
     let path = request.uri().path();
     let is_open = guard.is_open(path);
     if guard.tokens.is_none()
@@ -206,9 +235,17 @@ pub async fn authenticate(State(guard): State<Arc<Guard>>, mut request: Request,
     next.run(request).await
 }
 
+/// What a call is checked against.
+#[derive(Clone)]
+pub struct Authority {
+    pub guard: CurrentGuard,
+    pub queue: Arc<Queue>,
+    pub access: Access,
+}
+
 /// 403 when the token lacks the right or the route, then 404 for an unknown route.
 pub async fn authorise(
-    State((guard, access)): State<(Arc<Guard>, Access)>,
+    State(Authority { guard, queue, access }): State<Authority>,
     params: RawPathParams,
     request: Request,
     next: Next,
@@ -216,7 +253,7 @@ pub async fn authorise(
     let grant = request.extensions().get::<Arc<Grant>>().expect("set by `authenticate`");
     let right = match access {
         Access::Needs(right) => Some(right),
-        Access::Metrics if !guard.open_metrics => Some(Right::Read),
+        Access::Metrics if !guard.load().open_metrics => Some(Right::Read),
         Access::Metrics | Access::Open | Access::AnyToken => None,
     };
     if let Some(right) = right.filter(|right| !grant.rights.contains(right)) {
@@ -228,7 +265,7 @@ pub async fn authorise(
             let text = "the token is for other routes";
             return Problem::new(StatusCode::FORBIDDEN, "forbidden", text).into_response();
         }
-        if !guard.routes.contains(route) {
+        if !queue.has_route(route) {
             return Problem::unknown_route(route).into_response();
         }
     }
@@ -250,7 +287,7 @@ mod tests {
             messages_per_second: None,
         };
         let tokens = vec![token("s3cret", &[Right::Read], &["*"]), token("other", &[Right::Admin], &["a", "b"])];
-        Guard::new(Some(&AuthConfig { tokens, open_metrics: false }), true, false, Arc::default())
+        Guard::new(Some(&AuthConfig { tokens, open_metrics: false }), true, false)
     }
 
     fn grant_for(value: &'static str) -> Option<Arc<Grant>> {
@@ -281,6 +318,6 @@ mod tests {
 
     #[test]
     fn without_tokens_everything_is_allowed() {
-        assert!(Guard::new(None, true, false, Arc::default()).grant(&HeaderMap::new()).unwrap().covers("a"));
+        assert!(Guard::new(None, true, false).grant(&HeaderMap::new()).unwrap().covers("a"));
     }
 }

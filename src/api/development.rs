@@ -24,7 +24,7 @@ use tokio::{
 use super::{
     activity,
     audit::{Caller, Of},
-    auth::{self, Access, Grant},
+    auth::{self, Access, Authority, Grant},
     body,
     deadline::Deadline,
     message_body::{self, Advance, Target},
@@ -69,7 +69,6 @@ const INBOX_QUERY: &[&str] = &["route", "id", "limit"];
 /// The parts of an instance that its clock moves.
 pub struct Development {
     pub api: Arc<Api>,
-    pub store: Arc<RedisStore>,
     pub inbox: Arc<Inbox>,
     /// Whether sinks have messages, or the end of one is not counted yet.
     pub is_busy: Box<dyn Fn() -> bool + Send + Sync>,
@@ -107,9 +106,10 @@ struct Advanced {
 /// `router` of the same instance, with the calls of development.
 pub fn extended(router: Router, development: Arc<Development>) -> Router {
     let api = Arc::clone(&development.api);
-    let guard = &api.guard;
+    let (guard, queue) = (&api.guard, &api.queue);
     let call = |handler: MethodRouter<Arc<Development>>, right, query: &'static [&'static str]| {
-        let authorise = from_fn_with_state((Arc::clone(guard), Access::Needs(right)), auth::authorise);
+        let authority = Authority { guard: Arc::clone(guard), queue: Arc::clone(queue), access: Access::Needs(right) };
+        let authorise = from_fn_with_state(authority, auth::authorise);
         handler.route_layer(from_fn_with_state(query, strict::check_query)).route_layer(authorise)
     };
     let inbox = call(get(list), Right::Read, INBOX_QUERY).merge(call(axum::routing::delete(clear), Right::Admin, &[]));
@@ -184,7 +184,7 @@ async fn list(
     if limit.is_some_and(|limit| !(1..=MAX_LISTED).contains(&limit)) {
         return Err(Problem::bad_request(format!("`limit` is 1 to {MAX_LISTED}")));
     }
-    if let Some(route) = route.as_deref().filter(|route| !development.api.routes.contains(*route)) {
+    if let Some(route) = route.as_deref().filter(|route| !development.api.queue.has_route(route)) {
         return Err(Problem::unknown_route(route));
     }
     let (selected, visible) = ((route.as_deref(), id.as_deref()), |route: &str| grant.covers(route));
@@ -210,7 +210,7 @@ async fn reset(State(development): State<Arc<Development>>, caller: Caller) -> R
         sleep(PAUSES[1]).await;
     }
     let failed = |error: &dyn fmt::Display| Problem::unavailable(error.to_string());
-    development.store.empty().await.map_err(|error| failed(&error))?;
+    development.store().empty().await.map_err(|error| failed(&error))?;
     development.api.queue.prepare_again().await.map_err(|error| failed(&error))?;
     (development.set_schedules)().await.map_err(|error| failed(&error))?;
     development.inbox.clear();
@@ -228,6 +228,10 @@ fn all_routes(grant: &Grant) -> Result<(), Problem> {
 }
 
 impl Development {
+    fn store(&self) -> Arc<RedisStore> {
+        self.api.queue.store()
+    }
+
     async fn coming(&self) -> Result<Coming, Problem> {
         // A window is open or closed at a time that differs from that of the script by less than a call.
         let now = time::wall_millis();
@@ -235,13 +239,13 @@ impl Development {
             let window = self.api.queue.window(route, now).filter(|window| !window.open);
             window.map_or(0, |window| window.until.map_or(time::LAST_MILLIS, UnixMillis::get))
         };
-        let coming = self.store.coming(&opening).await.map_err(QueueError::from)?;
+        let coming = self.store().coming(&opening).await.map_err(QueueError::from)?;
         if coming.ahead >= time::ahead() {
             return Ok(coming);
         }
         // The clock must not go back.
-        self.store.set_ahead(time::ahead()).await.map_err(QueueError::from)?;
-        Ok(self.store.coming(opening).await.map_err(QueueError::from)?)
+        self.store().set_ahead(time::ahead()).await.map_err(QueueError::from)?;
+        Ok(self.store().coming(opening).await.map_err(QueueError::from)?)
     }
 
     /// Moves the clock to `latest`, in microseconds, until `end`.
@@ -258,7 +262,8 @@ impl Development {
                 if woken.is_none_or(|at| Instant::now() >= at + WAKE_INTERVAL) {
                     woken = Some(Instant::now());
                     // An error only costs time.
-                    join_all(busy.iter().map(|partition| self.store.wake_all(partition))).await;
+                    let store = self.store();
+                    join_all(busy.iter().map(|partition| store.wake_all(partition))).await;
                 }
                 sleep(pause).await;
                 pause = (pause * 2).min(PAUSES[1]);
@@ -271,7 +276,7 @@ impl Development {
             let ahead = time::ahead() + next_stop.saturating_sub(now);
             // First here: a message must not seem early when it arrives at once.
             time::set_ahead(ahead);
-            self.store.set_ahead(ahead).await.map_err(QueueError::from)?;
+            self.store().set_ahead(ahead).await.map_err(QueueError::from)?;
             (stops, pause, woken) = (stops + 1, PAUSES[0], None);
         };
         let after = self.attempts();

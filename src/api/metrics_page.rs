@@ -2,6 +2,7 @@
 
 use std::{array, collections::BTreeMap, sync::Arc, time::Duration};
 
+use arc_swap::ArcSwap;
 use axum::{
     extract::{MatchedPath, Request},
     http::Method,
@@ -28,17 +29,29 @@ pub struct MetricsPage {
     queue: Arc<Queue>,
     recorder: PrometheusHandle,
     sources: SourceStatuses,
+    /// Labels of removed parts, such as `route="jobs"`: the recorder keeps their series, and the page leaves them out.
+    removed: ArcSwap<Vec<String>>,
 }
 
 impl MetricsPage {
     /// `recorder`: the handle of the recorder that is installed for the process.
     pub fn new(queue: Arc<Queue>, recorder: PrometheusHandle, sources: SourceStatuses) -> Self {
-        Self { queue, recorder, sources }
+        Self { queue, recorder, sources, removed: ArcSwap::default() }
     }
 
     /// The recorder's page, unordered. The gauges of queues are those of the latest scrape.
     pub fn recorded(&self) -> String {
-        self.recorder.render()
+        let (page, removed) = (self.recorder.render(), self.removed.load());
+        if removed.is_empty() {
+            return page;
+        }
+        let stays = |line: &&str| !removed.iter().any(|label| has_label(line, label));
+        page.lines().filter(stays).flat_map(|line| [line, "\n"]).collect()
+    }
+
+    /// Leaves out the series with one of these labels from now on, and no others.
+    pub fn leave_out(&self, removed: Vec<String>) {
+        self.removed.store(Arc::new(removed));
     }
 
     /// The page. When the numbers of a route cannot be read within `max_wait`, its gauges keep their last values.
@@ -62,8 +75,13 @@ impl MetricsPage {
             }
         }
         metrics_process::Collector::default().collect();
-        ordered(&self.recorder.render())
+        ordered(&self.recorded())
     }
+}
+
+fn has_label(line: &str, label: &str) -> bool {
+    let at = line.find(label);
+    at.is_some_and(|at| line[..at].ends_with(['{', ',']) && line[at + label.len()..].starts_with(['}', ',']))
 }
 
 /// Counts and times each call. All unknown paths and methods are counted as one call, `other`.

@@ -36,6 +36,7 @@ mod problem;
 mod rate;
 mod raw;
 mod readers;
+mod reload;
 mod replaced;
 mod routes;
 mod scheduled;
@@ -57,7 +58,7 @@ use axum::{
     routing::{MethodRouter, delete, get, patch, post, put},
 };
 
-use self::auth::Access;
+use self::auth::{Access, Authority};
 pub use self::{
     connections::ConnectionLimits,
     development::Development,
@@ -67,6 +68,7 @@ pub use self::{
     metrics_page::MetricsPage,
     post::{MAX_JSON_BYTES, VIA},
     problem::TYPE as PROBLEM_TYPE,
+    reload::{Mistake, ReloadRequest, Reloaded, Reloads},
     server::serve,
     state::Api,
     statuses::{BreakerState, DownDomain, Failing, FailingSinks, SinkStatus, SinkStatuses, SourceStatuses, Statuses},
@@ -90,12 +92,14 @@ pub fn development_router(development: Arc<Development>) -> Router {
 fn router_with(api: Arc<Api>, variant: console::Variant) -> Router {
     let mut router = Router::new();
     for Endpoint { path, access, query, handler, .. } in endpoints() {
-        let authorise = from_fn_with_state((Arc::clone(&api.guard), access), auth::authorise);
+        let authority = Authority { guard: Arc::clone(&api.guard), queue: Arc::clone(&api.queue), access };
+        let authorise = from_fn_with_state(authority, auth::authorise);
         let check_query = from_fn_with_state(query, strict::check_query);
         router = router.route(path, handler.route_layer(check_query).route_layer(authorise));
     }
     if api.has_console {
-        router = console::routes(router, api.guard.asks(), variant);
+        let guard = Arc::clone(&api.guard);
+        router = console::routes(router, move || guard.load().asks(), variant);
     }
     router
         .layer(from_fn_with_state(Arc::clone(&api.guard), auth::authenticate))
@@ -187,6 +191,7 @@ fn endpoints() -> Vec<Endpoint> {
         with(Method::GET, "/v1/schedules/{name}/next", read, schedules::NEXT_QUERY, get(schedules::next)),
         call(Method::GET, "/v1/routes", read, get(routes::list)),
         call(Method::GET, "/v1/routes/{route}", read, get(routes::stats)),
+        call(Method::POST, "/v1/reload", admin, post(reload::reload)),
         call(Method::GET, "/v1/overview", read, get(overview::overview)),
         call(Method::GET, "/v1/sinks", read, get(statuses::sinks)),
         call(Method::GET, "/v1/sources", read, get(statuses::sources)),

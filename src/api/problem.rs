@@ -98,6 +98,15 @@ impl Problem {
         Self { status: StatusCode::BAD_REQUEST, kind: "bad-request", ..Self::invalid(errors) }
     }
 
+    /// 422: the files of the configuration have these mistakes (at least one). Each detail is a line of `punctual check`.
+    pub fn configuration(errors: Vec<FieldError>) -> Self {
+        let detail = match errors.as_slice() {
+            [only] => only.detail.clone(),
+            many => format!("{} mistakes in the configuration; nothing was changed", many.len()),
+        };
+        Self { errors, ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid-configuration", detail) }
+    }
+
     /// The problem with some of this number of mistakes.
     #[must_use]
     pub fn of(self, count: usize) -> Self {

@@ -53,7 +53,8 @@ pub async fn list(State(api): State<Arc<Api>>, Extension(grant): Extension<Arc<G
 
 /// The routes that the token covers. A token for all routes also gets unconfigured routes that hold messages.
 pub async fn entries(api: &Api, grant: &Grant) -> Result<Vec<RouteEntry>, Problem> {
-    let names: Vec<&Arc<str>> = api.routes.iter().filter(|name| grant.covers(name)).collect();
+    let routes = api.queue.routes();
+    let names: Vec<&Arc<str>> = routes.iter().filter(|name| grant.covers(name)).collect();
     let answers = join_all(names.iter().map(|name| api.queue.stats(name))).await;
     let mut routes = Vec::with_capacity(names.len());
     for (route, answer) in names.into_iter().zip(answers) {

@@ -193,7 +193,8 @@ async fn find(api: &Api, grant: &Grant, name: &str) -> Result<RouteSchedule, Pro
 
 /// The clock of Redis, in milliseconds.
 async fn now(api: &Api) -> Result<u64, Problem> {
-    let route = api.routes.iter().next().ok_or_else(|| Problem::bad_request("there are no routes"))?;
+    let routes = api.queue.routes();
+    let route = routes.first().ok_or_else(|| Problem::bad_request("there are no routes"))?;
     Ok(api.queue.now(route).await?)
 }
 
@@ -209,7 +210,7 @@ pub async fn list(
     State(api): State<Arc<Api>>,
     Extension(grant): Extension<Arc<Grant>>,
 ) -> Result<Json<Value>, Problem> {
-    let routes: Vec<Arc<str>> = api.routes.iter().filter(|route| grant.covers(route)).cloned().collect();
+    let routes: Vec<Arc<str>> = api.queue.routes().into_iter().filter(|route| grant.covers(route)).collect();
     let all = api.readers.fetch(&grant.share, api.queue.schedules(&routes)).await?;
     Ok(Json(json!({ "schedules": all.iter().map(Shown::from).collect::<Vec<_>>() })))
 }
@@ -256,7 +257,7 @@ pub async fn set(
     let body = body::read(&api.body_memory, request, MAX_JSON_BYTES).await?;
     let new = message_body::parse_schedule(&body.bytes, id.clone(), api.max_payload, now(&api).await?)?;
     check_route(&caller.grant, &new.route)?;
-    if !api.routes.contains(&new.route) {
+    if !api.queue.has_route(&new.route) {
         let text = format!("there is no route `{}`", new.route.escape_debug());
         return Err(Problem::invalid(vec![FieldError::new("/route", text)]));
     }

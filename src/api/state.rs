@@ -1,24 +1,32 @@
 //! The state that the handlers share.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
+use arc_swap::ArcSwap;
 use axum::extract::FromRef;
 use tokio::time::Instant;
 
 use super::{
-    auth::Guard, body::BodyMemory, deadline::Calls, health::Readiness, ids::NewId, metrics_page::MetricsPage,
-    readers::Readers, replaced::Replacements, statuses::Statuses,
+    auth::{CurrentGuard, Guard},
+    body::BodyMemory,
+    deadline::Calls,
+    health::Readiness,
+    ids::NewId,
+    metrics_page::MetricsPage,
+    readers::Readers,
+    reload::Reloads,
+    replaced::Replacements,
+    statuses::Statuses,
 };
 use crate::{
-    config::{Listen, ServerConfig},
+    config::{AuthConfig, Listen, ServerConfig},
     queue::Queue,
 };
 
 /// The queue, the bounds on calls, and other data that calls show.
 pub struct Api {
     pub queue: Arc<Queue>,
-    pub routes: Arc<BTreeSet<Arc<str>>>,
-    pub guard: Arc<Guard>,
+    pub guard: CurrentGuard,
     pub has_console: bool,
     pub max_payload: usize,
     pub request_timeout: Duration,
@@ -30,6 +38,8 @@ pub struct Api {
     pub metrics: MetricsPage,
     pub replacements: Replacements,
     pub new_id: NewId,
+    /// `None`: the instance cannot read its configuration again.
+    pub reloads: Option<Reloads>,
     pub started: Instant,
 }
 
@@ -42,12 +52,10 @@ impl Api {
         metrics: MetricsPage,
         new_id: NewId,
     ) -> Self {
-        let routes: Arc<BTreeSet<_>> = Arc::new(queue.routes().into_iter().collect());
         let is_open = matches!(config.listen, Listen::Tcp(_));
         Self {
-            guard: Arc::new(Guard::new(config.auth.as_ref(), is_open, config.console, Arc::clone(&routes))),
+            guard: Arc::new(ArcSwap::from_pointee(Guard::new(config.auth.as_ref(), is_open, config.console))),
             readiness: Readiness::new(Arc::clone(&queue)),
-            routes,
             queue,
             has_console: config.console,
             max_payload: config.max_payload,
@@ -59,8 +67,21 @@ impl Api {
             metrics,
             replacements: Replacements::default(),
             new_id,
+            reloads: None,
             started: Instant::now(),
         }
+    }
+
+    /// Adds the calls that read the configuration again.
+    #[must_use]
+    pub fn reloading(self, reloads: Reloads) -> Self {
+        Self { reloads: Some(reloads), ..self }
+    }
+
+    /// Replaces the tokens.
+    pub fn replace_tokens(&self, config: Option<&AuthConfig>) {
+        let guard = self.guard.load().replaced(config);
+        self.guard.store(Arc::new(guard));
     }
 }
 

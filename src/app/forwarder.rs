@@ -4,9 +4,8 @@
 //! there, schedules it on the other route, and ends its turn. If a process ends in between, a forwarder of any instance
 //! takes it again after 15 s, and schedules it with the same id.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use futures::future::join_all;
 use tokio::{
     sync::watch,
     time::{Instant, sleep},
@@ -58,7 +57,7 @@ struct Sent {
 
 impl Forwarder {
     /// Returns after `stop`, once the batch that was taken has ended: otherwise another forwarder would send it again.
-    async fn work(&self, store: &RedisStore, queue: &Queue, mut stop: watch::Receiver<bool>) {
+    pub async fn run(&self, store: &RedisStore, queue: &Queue, mut stop: watch::Receiver<bool>) {
         metrics::dead_forwarded(&self.route, 0);
         let mut logged: Option<Instant> = None;
         while !is_stopping(&stop) {
@@ -187,20 +186,4 @@ impl Forwarder {
 
 fn is_stopping(stop: &watch::Receiver<bool>) -> bool {
     *stop.borrow()
-}
-
-/// The signals of deaths by route: of each of `listeners`.
-pub fn signals(
-    listeners: impl IntoIterator<Item = (Arc<str>, Arc<WakeSignal>)>,
-) -> BTreeMap<Arc<str>, Vec<Arc<WakeSignal>>> {
-    let mut all: BTreeMap<Arc<str>, Vec<_>> = BTreeMap::new();
-    for (route, signal) in listeners {
-        all.entry(route).or_default().push(signal);
-    }
-    all
-}
-
-/// Runs all forwarders until `stop`, and until their last batches have ended.
-pub async fn run(forwarders: Vec<Forwarder>, store: Arc<RedisStore>, queue: Arc<Queue>, stop: watch::Receiver<bool>) {
-    join_all(forwarders.iter().map(|forwarder| forwarder.work(&store, &queue, stop.clone()))).await;
 }

@@ -1,37 +1,40 @@
-//! One instance: live objects made from the configuration, not yet started.
+//! One instance: live objects made from the configuration. The start and a reload make them in the same way.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, convert::Infallible, mem, sync::Arc, time::Duration};
 
-use futures::{FutureExt, future::join_all};
-use tokio::sync::Mutex;
+use arc_swap::ArcSwap;
+use futures::FutureExt;
+use parking_lot::Mutex;
+use tokio::{
+    sync::{mpsc, watch},
+    time::{Instant, timeout},
+};
 
 use super::{
     backend::Backend,
     clock::RedisClock,
-    forwarder::{self, Forwarder},
-    janitor::Janitor,
+    differences::{Change, Differences},
     reachability::Reachability,
-    schedules::FileSchedules,
+    schedules::{self, FileSchedules},
     sinks::RunningSink,
     sources::RunningSource,
+    table::{self, CurrentTable, Table},
+    unit::{Panic, Unit, Units},
     upkeep::Upkeep,
     waiting::Waiting,
 };
 use crate::{
-    api::{
-        Api, BreakerState, Development, DownDomain, Failing, FailingSinks, SinkStatus, SinkStatuses, SourceStatuses,
-        Statuses, VIA,
-    },
+    api::{Api, Development, Statuses, VIA},
     config::{Config, RouteConfig},
-    incidents::Incidents,
+    incidents::{Incidents, Subject},
     message::MAX_METADATA_BYTES,
     metrics,
-    queue::Queue,
-    scheduler::{self, Policy, RouteSetup, Scheduler},
-    sink::{Delivery, inbox::Inbox},
+    queue::{Queue, ShownRoute},
+    scheduler::{Policy, RouteSetup, Scheduler, Unanswered},
+    sink::inbox::Inbox,
     spans::Spans,
     store::{
-        Partition, Store,
+        Partition, WakeSignal,
         redis::{RedisStore, RouteSettings, WakeListener},
     },
 };
@@ -45,239 +48,421 @@ const FIRST_ANSWER: Duration = Duration::from_secs(15);
 /// The parts of an instance.
 pub struct Instance {
     pub queue: Arc<Queue>,
-    /// The API's connection to Redis. Each of its reconnects prepares Redis again.
-    pub store: Arc<RedisStore>,
-    pub scheduler: Scheduler,
-    pub wakes: WakeListener,
-    pub running_sinks: BTreeMap<String, RunningSink>,
-    pub running_sources: Vec<RunningSource>,
-    pub upkeep: Upkeep,
+    pub wakes: Arc<WakeListener>,
     pub incidents: Incidents,
-    pub waiting: Waiting,
+    table: CurrentTable,
     clock: Arc<RedisClock>,
-    reachability: Vec<(String, Reachability)>,
+    backend: Arc<Backend>,
+    scheduler: Arc<Scheduler>,
+    spans: Spans,
+    units: Units,
+    running: Mutex<Running>,
+}
+
+/// The parts that a reload replaces.
+struct Running {
+    /// The connections of the scheduler, with all routes.
+    delivering: RedisStore,
+    routes: BTreeMap<String, RouteUnit>,
+    sources: BTreeMap<String, SourceUnit>,
+    sinks: BTreeMap<String, SinkUnit>,
+    schedules: Option<Unit>,
+    /// Parts that were removed, until they have ended.
+    ending: Vec<Unit>,
+    has_stopped: bool,
+}
+
+struct RouteUnit {
+    unit: Unit,
+    upkeep: Arc<Upkeep>,
+    /// Of the claimers.
+    signals: Vec<Arc<WakeSignal>>,
+}
+
+struct SourceUnit {
+    unit: Unit,
+    source: RunningSource,
+}
+
+struct SinkUnit {
+    sink: RunningSink,
+    /// Routes that use the sink have a copy.
+    user: mpsc::Sender<Infallible>,
+    /// Ends when no route uses the sink.
+    users: mpsc::Receiver<Infallible>,
+}
+
+/// Live sinks and sources that are not part of an instance yet.
+pub struct Opened {
+    pub sinks: BTreeMap<String, RunningSink>,
+    pub sources: BTreeMap<String, RunningSource>,
 }
 
 impl Instance {
-    /// `running_sinks` and `running_sources`: all configured sinks and sources. `seed` determines the jitter of
-    /// retries. Must be called within a tokio runtime.
+    /// `opened`: all configured sinks and sources. `seed` determines the jitter of retries. `opening`: whether parts can
+    /// work, which is when Redis is prepared. Panics of parts are sent to `panics`. Must be called within a tokio runtime.
     pub fn new(
-        config: &Config,
-        backend: &Backend,
-        running_sinks: BTreeMap<String, RunningSink>,
-        running_sources: Vec<RunningSource>,
+        config: Arc<Config>,
+        backend: Arc<Backend>,
+        opened: Opened,
         (incidents, spans): (Incidents, Spans),
+        (opening, panics): (watch::Receiver<bool>, mpsc::UnboundedSender<Panic>),
         seed: u64,
     ) -> Self {
         let prefix = &config.redis.key_prefix;
-        let names: BTreeMap<Arc<str>, &RouteConfig> =
-            config.routes.iter().map(|(name, route)| (name.as_str().into(), route)).collect();
-        let janitors: Vec<Janitor> = names.iter().filter_map(|(name, route)| Janitor::new(name, route)).collect();
-        let partitions = names.iter().map(|(name, route)| (name.clone(), route.partitions)).collect();
-        let forwarders: Vec<Forwarder> = names
-            .iter()
-            .filter_map(|(name, route)| {
-                let (to, partitions) = (route.forward.clone()?, route.partitions);
-                Some(Forwarder { route: name.clone(), partitions, to, signal: Arc::default() })
-            })
-            .collect();
-        let of_janitors = janitors.iter().map(|one| (one.route().clone(), one.signal().clone()));
-        let of_forwarders = forwarders.iter().map(|one| (one.route.clone(), one.signal.clone()));
-        let burials = forwarder::signals(of_janitors.chain(of_forwarders));
-        let file = FileSchedules { schedules: config.schedules.clone(), revision: config.schedules_revision };
+        let store = Arc::new(backend.store(prefix, []).listing_over(backend.servers()));
+        let queue = Queue::showing(store, &BTreeMap::new(), config.redis.allow_eviction.0);
+        let queue = Arc::new(queue.with_spans(spans.clone()));
+        let running = Running {
+            delivering: RedisStore::new(backend.servers(), prefix, []),
+            routes: BTreeMap::new(),
+            sources: BTreeMap::new(),
+            sinks: BTreeMap::new(),
+            schedules: None,
+            ending: Vec::new(),
+            has_stopped: false,
+        };
+        let (sinks, sources) = (BTreeMap::new(), BTreeMap::new());
+        let instance = Self {
+            clock: Arc::new(RedisClock::new(queue.clone())),
+            queue,
+            wakes: Arc::new(backend.wakes()),
+            table: Arc::new(ArcSwap::from_pointee(Table { config: config.clone(), sinks, sources })),
+            scheduler: Arc::new(Scheduler::new(config.max_sleep, seed, &incidents)),
+            units: Units { opened: opening, limit: config.shutdown_timeout, panics },
+            incidents,
+            backend,
+            spans,
+            running: Mutex::new(running),
+        };
+        let differences = Differences::between(None, &config);
+        instance.replace(config, &differences, opened);
+        instance
+    }
+
+    /// The configuration, as far as it takes effect without a restart.
+    pub fn config(&self) -> Arc<Config> {
+        self.table.load().config.clone()
+    }
+
+    pub fn backend(&self) -> &Arc<Backend> {
+        &self.backend
+    }
+
+    /// Replaces the parts that differ. `opened`: the sinks and sources that are added or replaced. The former parts end as at
+    /// a stop of the process, and their successors begin after that. Does nothing while the instance stops.
+    pub fn replace(&self, config: Arc<Config>, differences: &Differences, opened: Opened) {
+        let mut running = self.running.lock();
+        if running.has_stopped {
+            return;
+        }
+        running.ending.retain(|unit| !unit.has_ended());
+        let Opened { sinks, sources } = opened;
+        for (name, sink) in &sinks {
+            sink.breaker().show();
+            if differences.sinks.get(name) == Some(&Change::Replaced) {
+                self.incidents.forget(&Subject::Sink(name.as_str().into()));
+            }
+        }
+        let former_sinks = running.take_sinks(differences, sinks);
+        let upkeeps = running.upkeeps(&config, differences);
+        self.serve(&mut running, &config, differences, &upkeeps);
+        self.replace_routes(&mut running, &config, differences, upkeeps);
+        self.close(&mut running, former_sinks);
+        self.replace_sources(&mut running, &config, differences, sources);
+        if differences.schedules {
+            let file = FileSchedules { schedules: config.schedules.clone(), revision: config.schedules_revision };
+            let queue = self.queue.clone();
+            let former = running.schedules.take().into_iter().collect();
+            let work = |stop| async move {
+                let registered = queue.registered();
+                schedules::run(file, queue, registered, stop).await;
+            };
+            running.schedules = Some(self.units.start("schedules".to_owned(), former, work));
+        }
+        self.show(&running, config);
+    }
+
+    /// Replaces the routes that calls and deliveries know.
+    fn serve(
+        &self,
+        running: &mut Running,
+        config: &Config,
+        differences: &Differences,
+        upkeeps: &BTreeMap<String, Arc<Upkeep>>,
+    ) {
         let settings = || {
-            let settings = names.iter().map(|(name, route)| RouteSettings {
-                name: name.clone(),
+            config.routes.iter().map(|(name, route)| RouteSettings {
+                name: name.as_str().into(),
                 partitions: route.partitions,
                 max_payload: config.server.max_payload,
                 remember: route.remember,
                 limits: route.limits,
                 flow: route.flow.clone(),
                 forwards: route.forward.is_some(),
-            });
-            settings.collect::<Vec<_>>()
+            })
         };
+        let burials = || upkeeps.iter().map(|(name, upkeep)| (name.as_str().into(), upkeep.signals())).collect();
+        let shown = |(name, route): (&String, &RouteConfig)| {
+            let RouteConfig { sink, window, lease, .. } = route;
+            (name.as_str().into(), ShownRoute { sink: Some(sink.clone()), window: window.clone(), lease: Some(*lease) })
+        };
+        running.delivering = running.delivering.serving(settings()).notifying_of_deaths(burials());
+        let store = self.queue.store().serving(settings()).notifying_of_deaths(burials());
+        let shown = config.routes.iter().map(shown).collect();
+        self.queue.replace(Arc::new(store), &shown, |name| differences.routes.contains_key(name));
+    }
 
-        let mut wakes = backend.wakes();
-        let routes = names
-            .iter()
-            .map(|(name, route)| {
-                let partitions = Partition::all(name, route.partitions)
-                    .map(|partition| {
-                        let signal = wakes.signal(prefix, &partition);
-                        (partition, signal)
-                    })
-                    .collect();
-                let largest = config.server.max_payload + MAX_METADATA_BYTES + STORED_OVERHEAD_BYTES;
-                RouteSetup {
-                    route: name.clone(),
-                    partitions,
-                    policy: Policy {
-                        lease: route.lease,
-                        max_in_flight: route.max_in_flight,
-                        max_in_flight_bytes: route.max_in_flight_bytes,
-                        largest_message: largest as u64,
-                        retry: route.retry,
-                    },
-                    window: route.window.clone(),
+    fn replace_routes(
+        &self,
+        running: &mut Running,
+        config: &Config,
+        differences: &Differences,
+        mut upkeeps: BTreeMap<String, Arc<Upkeep>>,
+    ) {
+        for (name, change) in &differences.routes {
+            let former = running.routes.remove(name);
+            let former_signals = former.as_ref().map(|former| former.signals.clone()).unwrap_or_default();
+            let former: Vec<Unit> = former.into_iter().map(|former| former.unit).collect();
+            if *change == Change::Removed {
+                former.iter().for_each(Unit::stop);
+                running.ending.extend(former);
+            } else {
+                let upkeep = upkeeps.remove(name).expect("one for each route");
+                let route = self.start_route(running, name, config, upkeep, former);
+                running.routes.insert(name.clone(), route);
+            }
+            // After the new ones were added, so that the subscription goes on.
+            self.wakes.forget(&former_signals);
+        }
+    }
 
-                    has_flows: route.flow.is_some(),
-                    target: running_sinks[&*route.sink].target(),
-                    spans: spans.clone(),
-                }
+    fn start_route(
+        &self,
+        running: &Running,
+        name: &str,
+        config: &Config,
+        upkeep: Arc<Upkeep>,
+        former: Vec<Unit>,
+    ) -> RouteUnit {
+        let (route, own): (_, Arc<str>) = (&config.routes[name], name.into());
+        let sources = config.sources.iter().filter(|(_, source)| **source.route() == *name);
+        let vias: Vec<&str> = sources.map(|(name, _)| name.as_str()).chain([VIA]).collect();
+        metrics::begin_queue(name, &vias);
+        let prefix = &config.redis.key_prefix;
+        let partitions: Vec<_> = Partition::all(&own, route.partitions)
+            .map(|partition| {
+                let signal = self.wakes.signal(prefix, &partition);
+                (partition, signal)
             })
             .collect();
-        for source in &running_sources {
-            let Some(bells) = source.bells() else { continue };
-            wakes.notify_on(bells.channels.clone(), &bells.changed);
-            for partition in Partition::all(source.route(), names[source.route()].partitions) {
-                wakes.also_notify(prefix, &partition, &bells.woken);
-            }
-        }
-        let delivering = RedisStore::new(backend.servers(), prefix, settings());
-        let delivering: Arc<dyn Store> = Arc::new(delivering.notifying_of_deaths(burials.clone()));
-        let scheduler = Scheduler::new(&delivering, routes, config.max_sleep, seed, &incidents);
-
-        let sinks: BTreeMap<Arc<str>, Arc<str>> =
-            names.iter().map(|(name, route)| (name.clone(), route.sink.clone())).collect();
-        let windows = names.iter().filter_map(|(name, route)| Some((name.clone(), route.window.clone()?))).collect();
-        let leases = names.iter().map(|(name, route)| (name.clone(), route.lease)).collect();
-        let store = backend.store(prefix, settings()).listing_over(backend.servers());
-        let store = Arc::new(store.notifying_of_deaths(burials));
-        for route in names.keys() {
-            let sources = config.sources.iter().filter(|(_, source)| source.route() == route);
-            let vias: Vec<&str> = sources.map(|(name, _)| name.as_str()).chain([VIA]).collect();
-            metrics::begin_queue(route, &vias);
-        }
-        let queue = Queue::new(store.clone(), &sinks, config.redis.allow_eviction.0);
-        let queue = Arc::new(queue.with_windows(windows).with_leases(leases).with_spans(spans));
-        let clock = Arc::new(RedisClock::new(queue.clone()));
-        let waiting = Waiting { queue: queue.clone(), sinks, sources: running_sources.clone() };
-        let own = backend.connection().ok().map(|(connection, _)| connection);
-        let reachability = running_sinks.iter();
-        let reachability =
-            reachability.map(|(name, one)| (name.clone(), Reachability::new(one.clone(), own.clone()))).collect();
-        let upkeep = Upkeep { janitors, forwarders, partitions, file };
-        Self {
-            queue,
-            store,
-            scheduler,
-            wakes,
-            running_sinks,
-            running_sources,
-            upkeep,
-            incidents,
-            waiting,
-            clock,
-            reachability,
-        }
-    }
-
-    /// Connects every sink before its first message, in the background, and logs failures. Lists on the queue's Redis
-    /// are left to the returned function, to be called once Redis can be used. Must be called within a tokio runtime.
-    pub fn check_sinks(&self) -> impl FnOnce() + Send + use<> {
-        let (own, others): (Vec<_>, Vec<_>) =
-            self.reachability.iter().cloned().partition(|(_, one)| one.sink().is_on_redis());
-        let check = |sinks: Vec<(String, Reachability)>| {
-            for (name, reachability) in sinks {
-                tokio::spawn(async move {
-                    if let Some(Err(error)) = reachability.answer(FIRST_ANSWER).await {
-                        tracing::warn!(sink = name, error, "cannot deliver at present");
-                    }
-                });
-            }
+        let signals = partitions.iter().map(|(_, signal)| signal.clone()).collect();
+        let largest = config.server.max_payload + MAX_METADATA_BYTES + STORED_OVERHEAD_BYTES;
+        let sink = &running.sinks[&*route.sink];
+        let user = sink.user.clone();
+        let setup = RouteSetup {
+            route: own,
+            partitions,
+            policy: Policy {
+                lease: route.lease,
+                max_in_flight: route.max_in_flight,
+                max_in_flight_bytes: route.max_in_flight_bytes,
+                largest_message: largest as u64,
+                retry: route.retry,
+            },
+            window: route.window.clone(),
+            has_flows: route.flow.is_some(),
+            target: sink.sink.target(),
+            spans: self.spans.clone(),
         };
-        check(others);
-        move || check(own)
+        let delivering = Arc::new(running.delivering.of_route(name));
+        let store = self.queue.store().of_route(name);
+        let (queue, scheduler, incidents) = (self.queue.clone(), self.scheduler.clone(), self.incidents.clone());
+        let shared = upkeep.clone();
+        let work = move |stop: watch::Receiver<bool>| async move {
+            // The metrics of the route begin here, after those of its predecessor have ended.
+            let work = scheduler.route(delivering, setup);
+            tokio::join!(work.run(stop.clone()), shared.run(&queue, &store, &incidents, stop));
+            drop(user);
+        };
+        RouteUnit { unit: self.units.start(format!("routes.{name}"), former, work), upkeep, signals }
     }
 
-    /// The data of GET /v1/sinks and GET /v1/sources. Each waits at most for `max_wait`.
+    fn replace_sources(
+        &self,
+        running: &mut Running,
+        config: &Config,
+        differences: &Differences,
+        mut opened: BTreeMap<String, RunningSource>,
+    ) {
+        for (name, change) in &differences.sources {
+            let former = running.sources.remove(name);
+            if let Some(source) = former.as_ref().map(|former| &former.source) {
+                self.incidents.forget(&Subject::Source(source.name().clone()));
+                if let Some(bells) = source.bells() {
+                    self.wakes.forget_source(&[&bells.changed, &bells.woken]);
+                }
+            }
+            let former: Vec<Unit> = former.into_iter().map(|former| former.unit).collect();
+            if *change == Change::Removed {
+                former.iter().for_each(Unit::stop);
+                running.ending.extend(former);
+                continue;
+            }
+            let source = opened.remove(name).expect("opened");
+            if let Some(bells) = source.bells() {
+                self.wakes.notify_on(bells.channels.clone(), &bells.changed);
+                let partitions = config.routes[&**source.route()].partitions;
+                for partition in Partition::all(source.route(), partitions) {
+                    self.wakes.also_notify(&config.redis.key_prefix, &partition, &bells.woken);
+                }
+            }
+            metrics::scheduled(source.route(), name, 0);
+            let (taking, queue, incidents) = (source.clone(), self.queue.clone(), self.incidents.clone());
+            let work = |stop| taking.run(queue, incidents, stop);
+            let unit = self.units.start(format!("sources.{name}"), former, work);
+            running.sources.insert(name.clone(), SourceUnit { unit, source });
+        }
+    }
+
+    /// Closes sinks as soon as no route uses them.
+    fn close(&self, running: &mut Running, sinks: Vec<(String, SinkUnit)>) {
+        for (name, SinkUnit { sink, user, mut users }) in sinks {
+            sink.breaker().retire();
+            sink.stop();
+            drop(user);
+            let limit = self.units.limit;
+            let work = move |_| async move {
+                // Routes end within that time, too.
+                let _ = timeout(limit * 2, users.recv()).await;
+                if timeout(limit, sink.close()).await.is_err() {
+                    tracing::warn!(sink = name, "did not close in time");
+                }
+            };
+            running.ending.push(self.units.start("a former sink".to_owned(), Vec::new(), work));
+        }
+    }
+
+    /// Shows the parts to readers. Parts that go on keep the results of their checks.
+    fn show(&self, running: &Running, config: Arc<Config>) {
+        let former = self.table.load_full();
+        let own = self.backend.connection().ok().map(|(connection, _)| connection);
+        let reachability = |(name, unit): (&String, &SinkUnit)| {
+            let known = former.sinks.get(name).filter(|known| Arc::ptr_eq(known.sink().breaker(), unit.sink.breaker()));
+            let reachability = known.cloned().unwrap_or_else(|| Reachability::new(unit.sink.clone(), own.clone()));
+            (name.clone(), reachability)
+        };
+        let sinks = running.sinks.iter().map(reachability).collect();
+        let sources = running.sources.iter().map(|(name, unit)| (name.clone(), unit.source.clone())).collect();
+        self.table.store(Arc::new(Table { config, sinks, sources }));
+    }
+
+    /// Connects the sinks with these names before their first message, in the background, and logs failures. Must be called
+    /// within a tokio runtime.
+    pub fn check_sinks(&self, wanted: impl Fn(&str, &RunningSink) -> bool) {
+        for (name, reachability) in &self.table.load().sinks {
+            if !wanted(name, reachability.sink()) {
+                continue;
+            }
+            let (name, reachability) = (name.clone(), reachability.clone());
+            tokio::spawn(async move {
+                if let Some(Err(error)) = reachability.answer(FIRST_ANSWER).await {
+                    tracing::warn!(sink = name, error, "cannot deliver at present");
+                }
+            });
+        }
+    }
+
     pub fn statuses(&self, max_wait: Duration) -> Statuses {
-        Statuses { sinks: self.sinks(max_wait), failing: self.failing(), sources: self.sources(max_wait) }
+        table::statuses(&self.table, &self.clock, max_wait)
+    }
+
+    /// Counts messages for log lines.
+    pub fn waiting(&self) -> Waiting {
+        Waiting { queue: self.queue.clone(), table: self.table.clone() }
     }
 
     /// The parts that the development clock moves.
     pub fn development(&self, api: Arc<Api>, inbox: Arc<Inbox>) -> Arc<Development> {
-        let breakers: Vec<_> = self.running_sinks.values().map(|sink| sink.breaker().clone()).collect();
-        let is_settling = self.scheduler.is_settling();
-        let (queue, file) = (self.queue.clone(), self.upkeep.file.clone());
+        let (settling, table) = (self.scheduler.settling(), self.table.clone());
+        let (queue, of_file) = (self.queue.clone(), self.table.clone());
         Arc::new(Development {
             api,
-            store: self.store.clone(),
             inbox,
-            is_busy: Box::new(move || is_settling() || breakers.iter().any(|breaker| breaker.status().in_flight > 0)),
+            is_busy: Box::new(move || is_busy(&settling, &table.load())),
             set_schedules: Box::new(move || {
-                let (queue, file) = (queue.clone(), file.clone());
-                async move { file.apply(&queue, true).await.map_err(|error| error.to_string()) }.boxed()
+                let (queue, config) = (queue.clone(), of_file.load().config.clone());
+                async move {
+                    let schedules = config.schedules.clone();
+                    let file = FileSchedules { schedules, revision: config.schedules_revision };
+                    file.apply(&queue, true).await.map_err(|error| error.to_string())
+                }
+                .boxed()
             }),
-            turn: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
         })
     }
 
-    fn failing(&self) -> FailingSinks {
-        let sinks = self.running_sinks.clone();
-        Arc::new(move |name, route, snapshot| {
-            let sink = sinks.get(name)?;
-            let status = sink.breaker().status();
-            if status.state != scheduler::BreakerState::Closed {
-                return Some(Failing { domain: None, error: status.last_error, since: status.since });
-            }
-            if status.down.is_empty() {
-                return None;
-            }
-            let message = snapshot.message.as_ref().ok()?;
-            let domain = sink.domain(&Delivery {
-                id: snapshot.id.clone(),
-                route: route.into(),
-                attempt: snapshot.attempts + 1,
-                due: message.due,
-                metadata: message.metadata.clone(),
-                payload: message.payload.clone(),
-                send_until: None,
-            })?;
-            let down = status.down.into_iter().find(|down| down.name == domain)?;
-            Some(Failing { domain: Some(down.name), error: Some(down.error), since: down.since })
-        })
+    /// Tells all parts to end. Sinks start no further message, and no part begins after that.
+    pub fn begin_stop(&self) {
+        let mut running = self.running.lock();
+        running.has_stopped = true;
+        running.units().for_each(Unit::stop);
+        running.sinks.values().for_each(|unit| unit.sink.stop());
     }
 
-    fn sources(&self, max_wait: Duration) -> SourceStatuses {
-        let (running_sources, clock) = (self.running_sources.clone(), self.clock.clone());
-        Arc::new(move || {
-            let (running_sources, clock) = (running_sources.clone(), clock.clone());
-            async move { join_all(running_sources.iter().map(|source| source.status(max_wait, &clock))).await }.boxed()
-        })
+    /// Waits for the end of all parts, at the latest until `deadline`. After `begin_stop`.
+    pub async fn ended(&self, deadline: Instant) {
+        let units = self.running.lock().take_units();
+        for unit in units {
+            unit.ended(deadline).await;
+        }
     }
 
-    fn sinks(&self, max_wait: Duration) -> SinkStatuses {
-        let (sinks, clock): (Arc<[_]>, _) = (self.reachability.clone().into(), self.clock.clone());
-        Arc::new(move || {
-            let (sinks, clock) = (sinks.clone(), clock.clone());
-            async move { join_all(sinks.iter().map(|(name, sink)| status(name, sink, max_wait, &clock))).await }.boxed()
-        })
+    /// The sinks. No message is handed to them after `stop`.
+    pub fn sinks(&self) -> BTreeMap<String, RunningSink> {
+        self.running.lock().sinks.iter().map(|(name, unit)| (name.clone(), unit.sink.clone())).collect()
     }
 }
 
-async fn status(name: &str, reachability: &Reachability, max_wait: Duration, clock: &RedisClock) -> SinkStatus {
-    let (check, clock) = tokio::join!(reachability.answer(max_wait), clock.read(max_wait));
-    let check = check.map(|answer| answer.err().unwrap_or_else(|| "ok".to_owned()));
-    let at = |instant| clock.map(|clock| clock.millis_at(instant));
-    let status = reachability.sink().breaker().status();
-    SinkStatus {
-        name: name.to_owned(),
-        r#type: reachability.sink().kind(),
-        check,
-        breaker: match status.state {
-            scheduler::BreakerState::Closed => BreakerState::Closed,
-            scheduler::BreakerState::HalfOpen => BreakerState::HalfOpen,
-            scheduler::BreakerState::Open => BreakerState::Open,
-        },
-        since: at(status.since),
-        last_error: status.last_error,
-        last_error_at: status.last_error_at.and_then(at),
-        last_success_at: status.last_success_at.and_then(at),
-        in_flight: status.in_flight,
-        down_domains: (status.down.into_iter())
-            .map(|down| DownDomain { name: down.name, error: down.error, since: at(down.since) })
-            .collect(),
+impl Running {
+    /// Replaces the sinks that differ. Returns the former ones.
+    fn take_sinks(
+        &mut self,
+        differences: &Differences,
+        opened: BTreeMap<String, RunningSink>,
+    ) -> Vec<(String, SinkUnit)> {
+        let former = differences.sinks.keys().filter_map(|name| self.sinks.remove_entry(name)).collect();
+        for (name, sink) in opened {
+            let (user, users) = mpsc::channel(1);
+            self.sinks.insert(name, SinkUnit { sink, user, users });
+        }
+        former
     }
+
+    /// The upkeep of each route: a new one for those that differ.
+    fn upkeeps(&self, config: &Config, differences: &Differences) -> BTreeMap<String, Arc<Upkeep>> {
+        let upkeep = |(name, route): (&String, &RouteConfig)| {
+            let known = self.routes.get(name).filter(|_| !differences.routes.contains_key(name));
+            let known = known.map(|known| known.upkeep.clone());
+            (name.clone(), known.unwrap_or_else(|| Arc::new(Upkeep::new(&name.as_str().into(), route))))
+        };
+        config.routes.iter().map(upkeep).collect()
+    }
+
+    fn units(&self) -> impl Iterator<Item = &Unit> {
+        let routes = self.routes.values().map(|route| &route.unit);
+        routes.chain(self.sources.values().map(|source| &source.unit)).chain(&self.schedules).chain(&self.ending)
+    }
+
+    fn take_units(&mut self) -> Vec<Unit> {
+        let routes = mem::take(&mut self.routes).into_values().map(|route| route.unit);
+        let sources = mem::take(&mut self.sources).into_values().map(|source| source.unit);
+        routes.chain(sources).chain(self.schedules.take()).chain(self.ending.drain(..)).collect()
+    }
+}
+
+/// Whether sinks have messages, or the end of one is not counted yet.
+fn is_busy(settling: &Unanswered, table: &Table) -> bool {
+    settling.any() || table.sinks.values().any(|sink| sink.sink().breaker().status().in_flight > 0)
 }

@@ -5,7 +5,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures::future::join_all;
 use tokio::{
     sync::watch,
     time::{Instant, sleep, sleep_until},
@@ -47,12 +46,16 @@ impl Janitor {
         (!limits.is_none()).then(|| Self { route: route.clone(), partitions, limits, signal: Arc::default() })
     }
 
-    pub fn route(&self) -> &Arc<str> {
-        &self.route
-    }
-
     pub fn signal(&self) -> &Arc<WakeSignal> {
         &self.signal
+    }
+
+    /// Runs until `stop`.
+    pub async fn run(&self, store: &RedisStore, incidents: &Incidents, mut stop: watch::Receiver<bool>) {
+        tokio::select! {
+            () = self.work(store, incidents) => {}
+            _ = stop.wait_for(|stop| *stop) => {}
+        }
     }
 
     async fn work(&self, store: &RedisStore, incidents: &Incidents) {
@@ -97,20 +100,6 @@ impl Janitor {
             }
         }
         Ok(self.limits.max_age.map_or(wait, |age| wait.min(age)))
-    }
-}
-
-/// Runs all janitors until `stop`.
-pub async fn run(
-    janitors: Vec<Janitor>,
-    store: Arc<RedisStore>,
-    incidents: Incidents,
-    mut stop: watch::Receiver<bool>,
-) {
-    let work = join_all(janitors.iter().map(|janitor| janitor.work(&store, &incidents)));
-    tokio::select! {
-        _ = work, if !janitors.is_empty() => {}
-        _ = stop.wait_for(|stop| *stop) => {}
     }
 }
 

@@ -1,12 +1,10 @@
 //! The listeners of the API, as configured.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc};
 
 use tokio::{
     net::{TcpListener, TcpSocket},
-    signal::unix::{SignalKind, signal},
-    sync::{oneshot, watch},
-    time::timeout,
+    sync::watch,
 };
 
 use crate::{
@@ -15,48 +13,32 @@ use crate::{
     tls,
 };
 
-/// Maximum time to read the files of `server.tls` again.
-const RELOAD_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// Connections that the kernel queues until they are accepted, as far as `net.core.somaxconn` allows. When the queue is
 /// full, a new connection waits a second until its first packet is sent again.
 const BACKLOG: u32 = 4096;
 
-/// Binds `server.listen`. With TLS, SIGHUP reads its files again, for later connections; without TLS, SIGHUP has no
-/// effect.
+/// The certificate of `server.listen`. Connections that are accepted later use the latest one.
+pub struct Certificate(watch::Sender<Arc<rustls::ServerConfig>>);
+
+impl Certificate {
+    pub fn replace(&self, settings: Arc<rustls::ServerConfig>) {
+        self.0.send_replace(settings);
+    }
+}
+
+/// Binds `server.listen`. The certificate is `None` without TLS.
 ///
 /// # Errors
 /// The setting and its error.
-pub async fn listen(config: &ServerConfig) -> Result<Listener, String> {
+pub fn listen(config: &ServerConfig) -> Result<(Listener, Option<Certificate>), String> {
     let wrong = |error: io::Error| format!("server.listen {}: {error}", config.listen);
-    // The default action of SIGHUP would end the process.
-    let mut hangups = signal(SignalKind::hangup()).map_err(|error| format!("cannot listen for signals: {error}"))?;
     match (&config.listen, &config.tls) {
-        (Listen::Unix(path), _) => Listener::unix(path).map_err(wrong),
-        (Listen::Tcp(address), None) => Ok(bind(*address).map_err(wrong)?.into()),
+        (Listen::Unix(path), _) => Ok((Listener::unix(path).map_err(wrong)?, None)),
+        (Listen::Tcp(address), None) => Ok((bind(*address).map_err(wrong)?.into(), None)),
         (Listen::Tcp(address), Some(files)) => {
             let settings = watch::Sender::new(read(files)?);
             let listener = Listener::tls(bind(*address).map_err(wrong)?, settings.subscribe());
-            let files = files.clone();
-            tokio::spawn(async move {
-                while hangups.recv().await.is_some() {
-                    let (again, (done, loading)) = (files.clone(), oneshot::channel());
-                    // A file system can block for ever, and the end of the runtime waits for its own blocking threads.
-                    std::thread::spawn(move || done.send(read(&again)));
-                    let loaded = match timeout(RELOAD_TIMEOUT, loading).await {
-                        Ok(Ok(loaded)) => loaded,
-                        _ => Err(format!("server.tls: not read within {RELOAD_TIMEOUT:?}")),
-                    };
-                    match loaded {
-                        Ok(loaded) => {
-                            settings.send_replace(loaded);
-                            tracing::info!(file = %files.cert_file.display(), "loaded the certificate again");
-                        }
-                        Err(error) => tracing::error!(error, "cannot use the new certificate; the old one stays"),
-                    }
-                }
-            });
-            Ok(listener)
+            Ok((listener, Some(Certificate(settings))))
         }
     }
 }
@@ -73,7 +55,7 @@ pub fn check_settings(config: &ServerConfig) -> Result<(), String> {
 ///
 /// # Errors
 /// The setting and its error.
-pub async fn listen_for_probes(config: &ServerConfig) -> Result<Option<TcpListener>, String> {
+pub fn listen_for_probes(config: &ServerConfig) -> Result<Option<TcpListener>, String> {
     let Some(address) = config.health_listen else { return Ok(None) };
     bind(address).map(Some).map_err(|error| format!("server.health_listen {address}: {error}"))
 }
@@ -86,6 +68,10 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-fn read(files: &ServerTls) -> Result<Arc<rustls::ServerConfig>, String> {
+/// Reads the files of `server.tls`.
+///
+/// # Errors
+/// The unusable file and the reason.
+pub fn read(files: &ServerTls) -> Result<Arc<rustls::ServerConfig>, String> {
     tls::server_config(&files.cert_file, &files.key_file).map(Arc::new).map_err(|error| format!("server.tls: {error}"))
 }

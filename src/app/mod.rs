@@ -2,6 +2,7 @@
 
 pub mod backend;
 mod clock;
+mod differences;
 pub mod embedded;
 pub mod forwarder;
 mod instance;
@@ -12,6 +13,7 @@ pub mod logging;
 mod mover;
 mod open_files;
 pub mod reachability;
+pub mod reload;
 mod restorer;
 mod schedules;
 pub mod serve;
@@ -19,5 +21,7 @@ pub mod settings;
 pub mod sinks;
 pub mod sources;
 mod spans;
+mod table;
+mod unit;
 mod upkeep;
 mod waiting;

@@ -3,7 +3,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures::future::join_all;
 use tokio::{
     sync::watch,
     time::{Instant, sleep},
@@ -25,11 +24,10 @@ const RECOVERY_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of the warning that some ids cannot be moved.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Moves messages of all routes of `store` until `stop`.
-pub async fn run(store: Arc<RedisStore>, incidents: Incidents, mut stop: watch::Receiver<bool>) {
-    let routes: Vec<_> = store.routes().map(|route| route.name.clone()).collect();
+/// Moves messages of one route until `stop`.
+pub async fn run(route: &Arc<str>, store: &RedisStore, incidents: &Incidents, mut stop: watch::Receiver<bool>) {
     tokio::select! {
-        _ = join_all(routes.iter().map(|route| work(&store, &incidents, route))) => {}
+        () = work(store, incidents, route) => {}
         _ = stop.wait_for(|stop| *stop) => {}
     }
 }

@@ -18,18 +18,16 @@ use crate::{
 /// Each run makes one call for each partition, in which Redis compares four numbers.
 const INTERVAL: Duration = Duration::from_mins(10);
 
-/// Runs until `stop`. `routes`: names, each with its number of partitions.
-pub async fn run(routes: Vec<(Arc<str>, u16)>, store: Arc<RedisStore>, mut stop: watch::Receiver<bool>) {
-    for (route, _) in &routes {
-        metrics::restored(route, 0);
-    }
+/// Runs for one route until `stop`.
+pub async fn run(route: &Arc<str>, partitions: u16, store: &RedisStore, mut stop: watch::Receiver<bool>) {
+    metrics::restored(route, 0);
     let work = async {
         let mut interval = interval(INTERVAL);
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             interval.tick().await;
-            for partition in routes.iter().flat_map(|(route, partitions)| Partition::all(route, *partitions)) {
-                match restore(&store, &partition).await {
+            for partition in Partition::all(route, partitions) {
+                match restore(store, &partition).await {
                     Ok(0) => {}
                     Ok(messages) => {
                         metrics::restored(&partition.route, messages);

@@ -4,14 +4,17 @@
 //! Stop: sources and claims end, sends complete, other claimed messages are released, the API completes its requests,
 //! the sinks close, then the embedded Redis stops. A second signal ends the waiting.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use axum::Router;
 use futures::future::OptionFuture;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
-    sync::{oneshot, watch},
+    sync::{mpsc, oneshot, watch},
     task::{JoinError, JoinHandle},
     time::{Instant, interval, timeout_at},
 };
@@ -19,12 +22,12 @@ use tokio::{
 use super::{
     backend::Backend,
     embedded::{self, Embedded, Home},
-    instance::Instance,
+    instance::{Instance, Opened},
     keeper,
     listening::{listen, listen_for_probes},
-    open_files, settings,
-    sinks::RunningSink,
-    sources,
+    open_files,
+    reload::{Load, Reloader},
+    settings, sources,
     spans::{self, Exporting},
 };
 use crate::{
@@ -38,6 +41,9 @@ use crate::{
 
 /// Interval at which the exporter aggregates its samples. Samples that are not aggregated yet take memory.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Maximum number of calls that wait until the configuration is read again.
+const MAX_RELOADS: usize = 16;
 
 /// Share of `shutdown_timeout` that is reserved for the embedded Redis.
 const REDIS_SHARE: f64 = 0.3;
@@ -62,53 +68,60 @@ impl From<String> for ServeError {
     }
 }
 
-/// Runs an instance until SIGTERM or SIGINT, then returns within `shutdown_timeout`.
+/// Runs an instance until SIGTERM or SIGINT, then returns within `shutdown_timeout`. `load` reads the configuration again.
 ///
 /// # Errors
 /// The reason.
-pub async fn serve(config: Config) -> Result<(), ServeError> {
-    run(config, None).await
+pub async fn serve(config: Config, load: Load) -> Result<(), ServeError> {
+    run(config, load, None).await
 }
 
 /// Like `serve`, with a development clock and an inbox. To be called before Redis is used in this process.
 ///
 /// # Errors
 /// The reason.
-pub async fn serve_in_development(config: Config, inbox: Arc<Inbox>) -> Result<(), ServeError> {
+pub async fn serve_in_development(config: Config, load: Load, inbox: Arc<Inbox>) -> Result<(), ServeError> {
     use_development_clock();
-    run(config, Some(inbox)).await
+    run(config, load, Some(inbox)).await
 }
 
-async fn run(config: Config, inbox: Option<Arc<Inbox>>) -> Result<(), ServeError> {
-    let mut stop = Stop::listen()?;
+async fn run(config: Config, load: Load, inbox: Option<Arc<Inbox>>) -> Result<(), ServeError> {
+    let (mut stop, mut hangups) = (Stop::listen()?, listen_for(SignalKind::hangup())?);
     let recorder = install_recorder()?;
     open_files::raise_limit();
-    let running_sinks = settings::check(&config).map_err(ServeError::Configuration)?;
-    let listener = listen(&config.server).await?;
-    let probes = listen_for_probes(&config.server).await?;
+    let sinks = settings::check(&config).map_err(ServeError::Configuration)?;
+    let (listener, certificate) = listen(&config.server)?;
+    let probes = listen_for_probes(&config.server)?;
     let home = home(&config)?;
     let backend = Backend::new(&config.redis, home.as_ref().map(Home::url)).map_err(ServeError::Configuration)?;
-    let running_sources = sources::all(&config, &backend).map_err(ServeError::Configuration)?;
+    let backend = Arc::new(backend);
+    let sources = sources::all(&config, &backend, |_| true).map_err(ServeError::Configuration)?;
     let incidents = Incidents::default();
     let (spans, exporter) = spans::open(&config, &incidents).map_err(ServeError::Configuration)?;
     let exporting = exporter.map(Exporting::start);
-    let around = (incidents, spans);
-    let instance = Instance::new(&config, &backend, running_sinks, running_sources, around, rand::random());
+    let (config, opened, around) = (Arc::new(config), Opened { sinks, sources }, (incidents, spans));
+    let (opening, (panics, mut panicked)) = (watch::Sender::new(false), mpsc::unbounded_channel());
+    let watched = (opening.subscribe(), panics);
+    let instance = Instance::new(config.clone(), backend.clone(), opened, around, watched, rand::random());
+    let instance = Arc::new(instance);
 
     let (stopping, stopped) = watch::channel(false);
     let statuses = instance.statuses(config.server.request_timeout.mul_f64(STATUS_SHARE));
     let page = MetricsPage::new(instance.queue.clone(), recorder, statuses.sources.clone());
-    let api = Arc::new(Api::new(instance.queue.clone(), &config.server, statuses, page, api::ulids()));
+    let (reloads, mut requests) = mpsc::channel(MAX_RELOADS);
+    let api = Api::new(instance.queue.clone(), &config.server, statuses, page, api::ulids());
+    let api = Arc::new(api.reloading(reloads));
     let limits = ConnectionLimits::of_process(config.server.max_connections_per_address);
     let calls = api::serve(listener, router(&instance, &api, inbox), limits, asked(stopped.clone()));
-    let probes = probes
-        .map(|probes| api::serve(probes, api::probes(api), ConnectionLimits::of_probes(), asked(stopped.clone())));
+    let probes = probes.map(|probes| {
+        api::serve(probes, api::probes(api.clone()), ConnectionLimits::of_probes(), asked(stopped.clone()))
+    });
     let mut server = tokio::spawn(async {
         tokio::join!(calls, OptionFuture::from(probes));
     });
     tell_of_start(&config);
 
-    let check_own_lists = instance.check_sinks();
+    instance.check_sinks(|_, sink| !sink.is_on_redis());
     let mut embedded = None;
     let started = match home {
         None => Ok(true),
@@ -119,26 +132,34 @@ async fn run(config: Config, inbox: Option<Arc<Inbox>>) -> Result<(), ServeError
     };
 
     let (prepared, preparation) = oneshot::channel();
-    let generations = instance.store.servers().generations();
+    let generations = instance.queue.store().servers().generations();
     let subscriptions = instance.wakes.subscriptions();
-    let (queue, wakes, scheduler) = (instance.queue.clone(), instance.wakes, instance.scheduler);
-    let upkeep =
-        instance.upkeep.run(queue.clone(), instance.store.clone(), instance.incidents.clone(), stopped.clone());
-    let sources = sources::run(instance.running_sources, queue.clone(), instance.incidents.clone(), stopped.clone());
-    let mut deliveries = tokio::spawn(async move {
-        tokio::select! {
-            Ok(()) = preparation => check_own_lists(),
-            () = asked(stopped.clone()) => return,
-        }
-        let work = async { tokio::join!(scheduler.run(stopped.clone()), sources, upkeep) };
-        tokio::select! {
-            // Without routes `work` ends at once.
-            _ = work => asked(stopped).await,
-            () = wakes.run() => {}
+    let whole = Arc::new(OnceLock::new());
+    let mut deliveries = tokio::spawn({
+        let (instance, end) = (instance.clone(), whole.clone());
+        async move {
+            tokio::select! {
+                Ok(()) = preparation => instance.check_sinks(|_, sink| sink.is_on_redis()),
+                () = asked(stopped.clone()) => return,
+            }
+            opening.send_replace(true);
+            let stop = async {
+                asked(stopped).await;
+                instance.ended(*end.get().expect("set before the stop")).await;
+            };
+            tokio::select! {
+                () = stop => {}
+                () = instance.wakes.run() => {}
+                // Parts must not stop unnoticed.
+                Some(panic) = panicked.recv() => std::panic::resume_unwind(panic),
+            }
         }
     });
-    let (incidents, waiting) = (instance.incidents.clone(), &instance.waiting);
+    let (incidents, waiting) = (instance.incidents.clone(), instance.waiting());
+    let waiting = &waiting;
     let reports = incidents.report(|subject| async move { waiting.count(&subject).await });
+    let queue = instance.queue.clone();
+    let reloader = Reloader { load, instance: instance.clone(), api, certificate, removed: Vec::new() };
     let ended = match started {
         Ok(false) => Ok(()),
         Err(error) => Err(error.to_string()),
@@ -146,28 +167,31 @@ async fn run(config: Config, inbox: Option<Arc<Inbox>>) -> Result<(), ServeError
             () = stop.asked() => Ok(()),
             () = reports => Ok(()),
             () = backend.follow() => Ok(()),
+            () = reloader.run(&mut requests, &mut hangups) => Ok(()),
             refused = keeper::keep(queue, generations, subscriptions, prepared, incidents.clone()) => Err(refused.to_string()),
             // If one of them ended alone, nothing would be delivered or served while /livez replies 200.
             end = &mut deliveries => Err(format!("deliveries ended: {}", told(end))),
             end = &mut server => Err(format!("the API ended: {}", told(end))),
         },
     };
+    drop(requests);
 
     tracing::info!(timeout = ?config.shutdown_timeout, "stopping");
-    let whole = Instant::now() + config.shutdown_timeout;
+    let end = Instant::now() + config.shutdown_timeout;
     let redis_share = if embedded.is_some() { config.shutdown_timeout.mul_f64(REDIS_SHARE) } else { Duration::ZERO };
+    let _ = whole.set(end - redis_share);
     stopping.send_replace(true);
-    instance.running_sinks.values().for_each(RunningSink::stop);
+    instance.begin_stop();
     let orderly = async {
-        finish("deliveries", &mut deliveries, whole - redis_share).await;
-        finish("requests", &mut server, whole - redis_share).await;
-        for (name, sink) in &instance.running_sinks {
-            if timeout_at(whole - redis_share, sink.close()).await.is_err() {
+        finish("deliveries", &mut deliveries, end - redis_share).await;
+        finish("requests", &mut server, end - redis_share).await;
+        for (name, sink) in instance.sinks() {
+            if timeout_at(end - redis_share, sink.close()).await.is_err() {
                 tracing::warn!(sink = name, "did not close in time");
             }
         }
         if let Some(exporting) = exporting {
-            exporting.finish(whole - redis_share).await;
+            exporting.finish(end - redis_share).await;
         }
     };
     tokio::select! {
@@ -176,7 +200,7 @@ async fn run(config: Config, inbox: Option<Arc<Inbox>>) -> Result<(), ServeError
     }
     instance.incidents.finish();
     if let Some(embedded) = embedded
-        && timeout_at(whole, embedded.stop()).await.is_err()
+        && timeout_at(end, embedded.stop()).await.is_err()
     {
         tracing::warn!("the embedded redis-server still runs; the next start takes it over");
     }
@@ -205,9 +229,12 @@ fn home(config: &Config) -> Result<Option<Home>, ServeError> {
 }
 
 fn tell_of_start(config: &Config) {
+    let digest = config.digest();
+    metrics::reloaded(true);
+    metrics::config(digest.number(), false);
     let (address, tls) = (&config.server.listen, config.server.tls.is_some());
     let health = config.server.health_listen.map(tracing::field::display);
-    tracing::info!(%address, tls, health, routes = config.routes.len(), sinks = config.sinks.len(), "punctual is listening");
+    tracing::info!(%address, tls, health, %digest, routes = config.routes.len(), sinks = config.sinks.len(), "punctual is listening");
 }
 
 fn told(end: Result<(), JoinError>) -> String {
@@ -242,8 +269,7 @@ struct Stop {
 
 impl Stop {
     fn listen() -> Result<Self, String> {
-        let listen = |kind| signal(kind).map_err(|error| format!("cannot listen for signals: {error}"));
-        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+        Ok(Self { terminate: listen_for(SignalKind::terminate())?, interrupt: listen_for(SignalKind::interrupt())? })
     }
 
     async fn asked(&mut self) {
@@ -252,6 +278,11 @@ impl Stop {
             _ = self.interrupt.recv() => {}
         }
     }
+}
+
+/// Replaces the default action of the signal, which would end the process.
+fn listen_for(kind: SignalKind) -> Result<Signal, String> {
+    signal(kind).map_err(|error| format!("cannot listen for signals: {error}"))
 }
 
 fn install_recorder() -> Result<PrometheusHandle, String> {

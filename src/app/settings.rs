@@ -16,13 +16,24 @@ use crate::config::{Config, RedisTopology, all_or_errors};
 /// # Errors
 /// Everything that cannot be used, one line each.
 pub fn check(config: &Config) -> Result<BTreeMap<String, RunningSink>, String> {
+    check_with_sinks(config, |_| true)
+}
+
+/// The configured sinks with names that `wanted` returns true for, if everything else is usable, too.
+///
+/// # Errors
+/// Everything that cannot be used, one line each.
+pub fn check_with_sinks(
+    config: &Config,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<BTreeMap<String, RunningSink>, String> {
     let redis = match config.redis.topology() {
         RedisTopology::Embedded => Ok(()),
         RedisTopology::Url(_) | RedisTopology::Sentinel(_) | RedisTopology::Cluster(_) => {
             Backend::new(&config.redis, None).map(drop).map_err(|error| format!("redis: {error}"))
         }
     };
-    let running_sinks = sinks::all(config);
+    let running_sinks = sinks::all(config, wanted);
     let sinks = running_sinks.as_ref().map(drop).map_err(Clone::clone);
     all_or_errors::<(), ()>([
         redis,

@@ -17,13 +17,14 @@ pub struct RunningSink {
     sink: OpenSink,
 }
 
-/// All configured sinks by name. They may connect in the background from now on.
+/// The configured sinks with names that `wanted` returns true for, by name. They may connect in the background from now on.
 ///
 /// # Errors
 /// Everything that cannot be used, one line each. The checks of the configuration find most errors. Errors that only a
 /// library detects, such as a file without a certificate, are found here.
-pub fn all(config: &Config) -> Result<BTreeMap<String, RunningSink>, String> {
-    all_or_errors(config.sinks.iter().map(|(name, sink)| Ok((name.clone(), RunningSink::new(name, &**sink)?))))
+pub fn all(config: &Config, wanted: impl Fn(&str) -> bool) -> Result<BTreeMap<String, RunningSink>, String> {
+    let sinks = config.sinks.iter().filter(|(name, _)| wanted(name));
+    all_or_errors(sinks.map(|(name, sink)| Ok((name.clone(), RunningSink::new(name, &**sink)?))))
 }
 
 impl RunningSink {

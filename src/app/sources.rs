@@ -1,8 +1,8 @@
 //! A live source, made from its configuration.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use tokio::{sync::watch, task::JoinSet, time::timeout};
+use tokio::{sync::watch, time::timeout};
 
 use super::{backend::Backend, clock::RedisClock};
 use crate::{
@@ -24,15 +24,20 @@ pub struct RunningSource {
     health: Arc<SourceHealth>,
 }
 
-/// All configured sources.
+/// The configured sources with names that `wanted` returns true for, by name.
 ///
 /// # Errors
 /// Everything that cannot be used, one line each.
-pub fn all(config: &Config, backend: &Backend) -> Result<Vec<RunningSource>, String> {
+pub fn all(
+    config: &Config,
+    backend: &Backend,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<BTreeMap<String, RunningSource>, String> {
     let open = |(name, source): (&String, &Arc<dyn SourceSettings>)| {
-        RunningSource::new(name, &**source, || Ok(backend), config.max_sleep)
+        let source = RunningSource::new(name, &**source, || Ok(backend), config.max_sleep)?;
+        Ok((name.clone(), source))
     };
-    all_or_errors(config.sources.iter().map(open))
+    all_or_errors(config.sources.iter().filter(|(name, _)| wanted(name)).map(open))
 }
 
 /// Makes and drops all parts that can be made without Redis.
@@ -117,30 +122,10 @@ impl RunningSource {
             depth,
         }
     }
-}
 
-/// Runs all sources until `stop`. Reports outages to `incidents`.
-///
-/// # Panics
-/// When a source panics.
-pub async fn run(
-    running_sources: Vec<RunningSource>,
-    queue: Arc<Queue>,
-    incidents: Incidents,
-    stop: watch::Receiver<bool>,
-) {
-    let mut tasks = JoinSet::new();
-    for source in running_sources {
-        let intake = Intake::new(queue.clone(), &source.name, source.route, source.health, stop.clone());
-        let intake = intake.reporting_to(incidents.clone());
-        let stop = stop.clone();
-        tasks.spawn(async move { source.source.run(intake, stop).await });
-    }
-    while let Some(end) = tasks.join_next().await {
-        if let Err(error) = end
-            && let Ok(panic) = error.try_into_panic()
-        {
-            std::panic::resume_unwind(panic);
-        }
+    /// Takes messages until `stop`. Reports outages to `incidents`.
+    pub async fn run(self, queue: Arc<Queue>, incidents: Incidents, stop: watch::Receiver<bool>) {
+        let intake = Intake::new(queue, &self.name, self.route, self.health, stop.clone());
+        self.source.run(intake.reporting_to(incidents), stop).await;
     }
 }

@@ -1,43 +1,46 @@
-//! The work beside deliveries: dead letters are evicted, lost messages restored, routes moved, and schedules set.
+//! The work beside the deliveries of a route: dead letters are evicted and forwarded, lost messages restored, and messages
+//! moved to other partitions.
 
 use std::sync::Arc;
 
+use futures::future::OptionFuture;
 use tokio::sync::watch;
 
-use super::{
-    forwarder::{self, Forwarder},
-    janitor::{self, Janitor},
-    mover, restorer,
-    schedules::{self, FileSchedules},
-};
-use crate::{incidents::Incidents, queue::Queue, store::redis::RedisStore};
+use super::{forwarder::Forwarder, janitor::Janitor, mover, restorer};
+use crate::{config::RouteConfig, incidents::Incidents, queue::Queue, store::WakeSignal, store::redis::RedisStore};
 
 pub struct Upkeep {
-    /// For the routes that limit their dead letters.
-    pub janitors: Vec<Janitor>,
-    /// For the routes that forward them.
-    pub forwarders: Vec<Forwarder>,
-    /// Routes with their number of partitions.
-    pub partitions: Vec<(Arc<str>, u16)>,
-    pub file: FileSchedules,
+    route: Arc<str>,
+    partitions: u16,
+    /// `None`: all dead letters are kept.
+    janitor: Option<Janitor>,
+    /// `None`: dead letters are not forwarded.
+    forwarder: Option<Forwarder>,
 }
 
 impl Upkeep {
-    /// Runs until `stop`.
-    pub async fn run(
-        self,
-        queue: Arc<Queue>,
-        store: Arc<RedisStore>,
-        incidents: Incidents,
-        stop: watch::Receiver<bool>,
-    ) {
-        let registered = queue.registered();
+    pub fn new(route: &Arc<str>, config: &RouteConfig) -> Self {
+        let partitions = config.partitions;
+        let forwarder = config.forward.clone();
+        let forwarder = forwarder.map(|to| Forwarder { route: route.clone(), partitions, to, signal: Arc::default() });
+        Self { route: route.clone(), partitions, janitor: Janitor::new(route, config), forwarder }
+    }
+
+    /// Signals to notify when a message of the route becomes dead.
+    pub fn signals(&self) -> Vec<Arc<WakeSignal>> {
+        let of_janitor = self.janitor.as_ref().map(|janitor| janitor.signal().clone());
+        of_janitor.into_iter().chain(self.forwarder.as_ref().map(|forwarder| forwarder.signal.clone())).collect()
+    }
+
+    /// Runs until `stop`. `store`: with the route.
+    pub async fn run(&self, queue: &Queue, store: &RedisStore, incidents: &Incidents, stop: watch::Receiver<bool>) {
+        let evicting = self.janitor.as_ref().map(|janitor| janitor.run(store, incidents, stop.clone()));
+        let forwarding = self.forwarder.as_ref().map(|forwarder| forwarder.run(store, queue, stop.clone()));
         tokio::join!(
-            janitor::run(self.janitors, store.clone(), incidents.clone(), stop.clone()),
-            forwarder::run(self.forwarders, store.clone(), queue.clone(), stop.clone()),
-            restorer::run(self.partitions, store.clone(), stop.clone()),
-            mover::run(store, incidents, stop.clone()),
-            schedules::run(self.file, queue, registered, stop),
+            OptionFuture::from(evicting),
+            OptionFuture::from(forwarding),
+            restorer::run(&self.route, self.partitions, store, stop.clone()),
+            mover::run(&self.route, store, incidents, stop),
         );
     }
 }

@@ -1,11 +1,11 @@
 //! The number of messages that wait while a subject is down.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use tokio::time::timeout;
 
-use super::sources::RunningSource;
+use super::table::CurrentTable;
 use crate::{incidents::Subject, queue::Queue};
 
 /// Maximum time of a count, for which a log line waits.
@@ -14,9 +14,7 @@ const COUNT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Counts messages for log lines.
 pub struct Waiting {
     pub queue: Arc<Queue>,
-    /// The sink of each route.
-    pub sinks: BTreeMap<Arc<str>, Arc<str>>,
-    pub sources: Vec<RunningSource>,
+    pub table: CurrentTable,
 }
 
 impl Waiting {
@@ -28,7 +26,7 @@ impl Waiting {
             match subject {
                 Subject::Redis => self.due(|_| true).await,
                 Subject::Sink(sink) | Subject::Domain { sink, .. } => self.due(|other| *other == **sink).await,
-                Subject::Source(name) => self.sources.iter().find(|source| source.name() == name)?.depth().await,
+                Subject::Source(name) => self.table.load_full().sources.get(&**name)?.depth().await,
                 Subject::Collector => None,
             }
         })
@@ -38,7 +36,8 @@ impl Waiting {
     }
 
     async fn due(&self, counts: impl Fn(&str) -> bool) -> Option<u64> {
-        let routes = self.sinks.iter().filter(|(_, sink)| counts(sink));
+        let config = self.table.load().config.clone();
+        let routes = config.routes.iter().filter(|(_, route)| counts(&route.sink));
         let stats = join_all(routes.map(|(route, _)| self.queue.stats(route))).await;
         stats.into_iter().map(|stats| stats.ok().map(|stats| stats.due_within[0])).sum()
     }

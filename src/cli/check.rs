@@ -61,10 +61,11 @@ pub async fn run(global: &Global, arguments: CheckArguments) -> Result<(), Failu
     if !arguments.connect {
         close_all(&running_sinks).await;
         let (routes, sinks, sources) = (config.routes.len(), config.sinks.len(), config.sources.len());
-        let now = now();
+        let (now, digest) = (now(), config.digest().to_string());
         let (windows, schedules) = (windows(&config, now), schedules(&config, now));
-        let mut json =
-            json!({ "valid": true, "routes": routes, "sinks": sinks, "sources": sources, "warnings": warnings });
+        let mut json = json!({
+            "valid": true, "digest": digest, "routes": routes, "sinks": sinks, "sources": sources, "warnings": warnings
+        });
         if !windows.is_empty() {
             json["windows"] = windows
                 .iter()
@@ -93,6 +94,7 @@ pub async fn run(global: &Global, arguments: CheckArguments) -> Result<(), Failu
             let times = if next.is_empty() { "never again".to_owned() } else { next.join(", ") };
             let _ = write!(text, "\nschedule {} of {} fires {times}", schedule.name(), schedule.route);
         }
+        let _ = write!(text, "\ndigest {digest}");
         return output::result(global, json, text);
     }
     let answers = ask_all(&config, &running_sinks).await;

@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     app::{self, serve::serve_in_development},
+    config::Config,
     sink::inbox::{Inbox, InboxSettings},
 };
 
@@ -40,22 +41,26 @@ pub async fn run(global: &Global, arguments: DevArguments) -> Result<(), Failure
     let scratch = Scratch::new(rand::random()).map_err(|error| Failure::Failed(error.to_string()))?;
     let default_file = scratch.directory.join("punctual.yaml");
     fs::write(&default_file, DEFAULT).map_err(|error| Failure::Failed(error.to_string()))?;
-    let mut config = global.load_for_development(data_of(&scratch.directory), default_file)?;
+    let inbox = Arc::new(Inbox::default());
+    let of_sinks = inbox.clone();
+    let change = move |config: &mut Config| {
+        if !arguments.keep_sinks {
+            for (name, sink) in &mut config.sinks {
+                *sink = Arc::new(InboxSettings { name: name.as_str().into(), inbox: of_sinks.clone() });
+            }
+        }
+        if !arguments.keep_sources {
+            config.sources.clear();
+            config.fingerprints.sources.clear();
+        }
+    };
+    let (config, load) = global.load_for_development(data_of(&scratch.directory), default_file, change)?;
     app::logging::init(config.log);
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    let inbox = Arc::new(Inbox::default());
-    if !arguments.keep_sinks {
-        for (name, sink) in &mut config.sinks {
-            *sink = Arc::new(InboxSettings { name: name.as_str().into(), inbox: inbox.clone() });
-        }
-    }
-    if !arguments.keep_sources {
-        config.sources.clear();
-    }
     tracing::info!(redis = %config.redis.data_dir.display(), "development: data is deleted at the end");
     // Stops the Redis if this process is killed.
     let mut watcher = watcher::start(scratch.number).map_err(|error| Failure::Failed(error.to_string()))?;
-    let ended = serve_in_development(config, inbox).await;
+    let ended = serve_in_development(config, load, inbox).await;
     // The watcher must end before its pipe is closed. It may have been killed already.
     let _ = watcher.kill().await;
     Ok(ended?)

@@ -3,12 +3,14 @@
 use std::{
     io::{self, Read},
     path::PathBuf,
+    sync::Arc,
 };
 
 use clap::Args;
 
 use super::failure::Failure;
 use crate::{
+    app::reload::Load,
     config::{self, Config, ConfigErrors, RedisUrlOption, ServerAddress, Sources},
     connector,
 };
@@ -35,9 +37,15 @@ impl Global {
         self.read().map_err(|errors| Failure::Configuration(errors.to_string()))
     }
 
-    /// The configuration of an instance for tests, with its Redis in `data_dir`. `default_file` is read if none is given.
+    /// The configuration of an instance for tests, with its Redis in `data_dir`, and the way to read it again. `default_file`
+    /// is read if none is given.
     #[cfg(feature = "http")]
-    pub fn load_for_development(&self, data_dir: PathBuf, default_file: PathBuf) -> Result<Config, Failure> {
+    pub fn load_for_development(
+        &self,
+        data_dir: PathBuf,
+        default_file: PathBuf,
+        change: impl Fn(&mut Config) + Send + Sync + 'static,
+    ) -> Result<(Config, Load), Failure> {
         if self.redis_url.is_some() || self.redis_url_file.is_some() {
             let text = "`dev` has a Redis of its own: leave out `--redis-url` and `--redis-url-file`";
             return Err(Failure::Usage(text.into()));
@@ -47,7 +55,19 @@ impl Global {
         if sources.files.is_empty() {
             sources.files.push(default_file);
         }
-        config::load(&sources, &connector::registry()).map_err(|errors| Failure::Configuration(errors.to_string()))
+        let load: Load = Arc::new(move || {
+            let mut config = config::load(&sources, &connector::registry())?;
+            change(&mut config);
+            Ok(config)
+        });
+        let config = load().map_err(|errors| Failure::Configuration(errors.to_string()))?;
+        Ok((config, load))
+    }
+
+    /// Reads the configuration of this command again.
+    pub fn again(&self) -> Load {
+        let sources = self.sources();
+        Arc::new(move || config::load(&sources, &connector::registry()))
     }
 
     pub fn read(&self) -> Result<Config, ConfigErrors> {

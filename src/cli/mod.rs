@@ -22,6 +22,7 @@ mod migrate;
 mod output;
 mod print;
 mod progress;
+mod reload;
 mod route;
 mod schedule;
 mod schedules;
@@ -91,6 +92,8 @@ enum Command {
     Schedules(Operator<schedules::SchedulesArguments>),
     /// Follow the move of a route's messages to another number of partitions
     Repartition(Operator<route::RepartitionArguments>),
+    /// Read the configuration of a running instance again
+    Reload(Operator<reload::ReloadArguments>),
     /// Ask whether an instance is ready: exit 0 or 1
     Health(Operator<health::HealthArguments>),
     /// Run a demonstration: a private Redis, a receiver, ten messages
@@ -149,7 +152,7 @@ async fn dispatch(cli: Cli) -> Result<(), Failure> {
             let config = global.load()?;
             app::logging::init(config.log);
             config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-            Ok(app::serve::serve(config).await?)
+            Ok(app::serve::serve(config, global.again()).await?)
         }
         Command::Check(arguments) => check::run(global, arguments).await,
         Command::Schema => output::line(format_args!("{:#}", config::schema(&connector::registry()))),
@@ -169,6 +172,7 @@ async fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Schedules(operator) => operate!(schedules::run, global, operator),
         Command::Repartition(operator) => operate!(route::repartition, global, operator),
         Command::Resume(operator) => operate!(route::resume, global, operator),
+        Command::Reload(operator) => operate!(reload::run, global, operator),
         Command::Health(operator) => health::run(global, &operator.api, &operator.own).await,
         #[cfg(feature = "http")]
         Command::Demo(arguments) => demo::run(arguments).await,

@@ -14,6 +14,7 @@ use serde_json::Value as Json;
 use super::{
     Config, LogConfig,
     entries::checked_names,
+    fingerprint::Fingerprints,
     problem::{Path, Problems},
     read::unknown,
     redis::{RedisConfig, RedisTopology},
@@ -113,6 +114,7 @@ pub fn config(root: Root, registry: &Registry, built_in: &Dict, problems: &mut P
         sources,
         schedules,
         schedules_revision: revision,
+        fingerprints: Fingerprints::default(),
         warnings: Vec::new(),
     }
 }

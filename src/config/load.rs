@@ -10,6 +10,7 @@ use super::{
     check::{self, Root},
     entries::put_over,
     expand::expand,
+    fingerprint::Fingerprints,
     problem::{Origins, Path, Problems, SettingOrigin},
     read::{read, refused},
     registry::Registry,
@@ -79,9 +80,12 @@ pub fn load(sources: &Sources, registry: &Registry) -> Result<Config, ConfigErro
     // A default replaces each value that could not be expanded, so that the rest is checked.
     let expanded = std::mem::replace(&mut values, built_in.clone());
     put_over(&mut values, expanded);
+    let effective = values.clone();
     let read: Option<Root> = read(&mut values, &root, &built_in, &mut problems);
     let config = read.map(|read| check::config(read, registry, &built_in, &mut problems));
-    problems.finish(config)
+    let mut config = problems.finish(config)?;
+    config.fingerprints = Fingerprints::new(&effective, &config);
+    Ok(config)
 }
 
 fn defaults() -> Dict {

@@ -14,6 +14,7 @@ use serde::Deserialize;
 pub use self::{
     address::{ServerAddress, server_address},
     auth::Right,
+    fingerprint::{ConfigDigest, Fingerprint, Fingerprints},
     listen::Listen,
     load::{RedisUrlOption, Sources, load},
     problem::{ConfigErrors, Path, Problem, Problems, SettingOrigin, all_or_errors},
@@ -37,6 +38,7 @@ mod auth;
 mod check;
 mod entries;
 mod expand;
+mod fingerprint;
 mod flow;
 mod listen;
 mod load;
@@ -74,6 +76,7 @@ pub struct Config {
     pub sources: BTreeMap<String, Arc<dyn SourceSettings>>,
     pub schedules: Vec<NewSchedule>,
     pub schedules_revision: u64,
+    pub fingerprints: Fingerprints,
     /// Valid settings that are perhaps not intended.
     pub warnings: Vec<Problem>,
 }

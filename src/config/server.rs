@@ -76,7 +76,7 @@ pub struct Server {
     console: bool,
 }
 
-/// TLS of `server.listen`. SIGHUP reads the files again.
+/// TLS of `server.listen`. SIGHUP and `punctual reload` read the files again.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "ServerTls")]

@@ -32,7 +32,7 @@ pub struct AuthConfig {
 }
 
 /// A token and its rights.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenConfig {
     /// For the log.
     pub name: String,

@@ -75,6 +75,8 @@ struct State {
     evictions: BTreeMap<(Arc<str>, &'static str), Tally>,
     /// Whether `report` runs.
     reported: bool,
+    /// Outages are neither logged nor kept.
+    silent: bool,
 }
 
 /// A line about an outage, except the first one.
@@ -86,11 +88,21 @@ struct Line {
 }
 
 impl Incidents {
+    /// For a part that was replaced: its outages are not reported.
+    pub fn silent() -> Self {
+        let incidents = Self::default();
+        incidents.lock().silent = true;
+        incidents
+    }
+
     /// Reports that the subject is down. The first failure and a new error are logged at once. The error is shown to
     /// operators, and must have neither payload nor secrets.
     pub fn failed(&self, subject: &Subject, error: &str) {
         let now = Instant::now();
         let mut state = self.lock();
+        if state.silent {
+            return;
+        }
         if let Some(outage) = state.outages.get_mut(subject) {
             if outage.failed(now, error) {
                 log_start(subject, error);
@@ -148,6 +160,17 @@ impl Incidents {
         for subject in gone {
             state.outages.remove(&subject);
         }
+    }
+
+    /// Removes the outage of a subject without a line: it is replaced or no longer configured. Also removes those of the
+    /// domains of a sink.
+    pub fn forget(&self, subject: &Subject) {
+        if let Subject::Sink(sink) = subject {
+            self.forget_domains(sink);
+        }
+        let mut state = self.lock();
+        state.outages.remove(subject);
+        state.ended.retain(|(other, _)| other != subject);
     }
 
     /// Reports dead letters. `sample`: one of them, with an error as in `failed`.

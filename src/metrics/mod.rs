@@ -65,6 +65,10 @@ const AUTH_FAILURES: &str = "punctual_auth_failures_total";
 const LOG_LINES_DROPPED: &str = "punctual_log_lines_dropped_total";
 const BREAKER: &str = "punctual_sink_breaker_state";
 const DOMAINS_DOWN: &str = "punctual_sink_domains_down";
+const RELOAD_SUCCESSFUL: &str = "punctual_config_last_reload_successful";
+const RELOAD_TIME: &str = "punctual_config_last_reload_success_timestamp_seconds";
+const CONFIG_DIGEST: &str = "punctual_config_digest";
+const RESTART_REQUIRED: &str = "punctual_config_restart_required";
 const BUILD_INFO: &str = "punctual_build_info";
 const WAKEUPS: &str = "punctual_wakeups_total";
 const WAKEUPS_DENIED: &str = "punctual_wakeups_denied_total";
@@ -181,6 +185,16 @@ pub fn describe() {
     metrics_process::Collector::default().describe();
     describe_gauge!(BREAKER, "0 closed, 1 half-open, 2 open");
     describe_gauge!(DOMAINS_DOWN, "Failure domains that are down while the sink is up");
+    describe_gauge!(RELOAD_SUCCESSFUL, "1 if the configuration was valid when it was read last, else 0");
+    describe_gauge!(RELOAD_TIME, "Time at which a valid configuration was read last, seconds since the epoch");
+    describe_gauge!(
+        CONFIG_DIGEST,
+        "Digest of the latest valid configuration as a number: equal on instances with equal settings"
+    );
+    describe_gauge!(
+        RESTART_REQUIRED,
+        "1 while settings that were read again take effect at the next start only, else 0"
+    );
     describe_gauge!(BUILD_INFO, "1, with the version as label");
     gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
 }
@@ -370,6 +384,22 @@ pub fn redis_memory(used: u64, max: Option<u64>) {
 }
 
 /// `redis`: Redis replies. `ready`: messages are accepted and delivered.
+/// Records that the configuration was read, at this moment.
+pub fn reloaded(is_valid: bool) {
+    gauge!(RELOAD_SUCCESSFUL).set(u8::from(is_valid));
+    if is_valid {
+        #[expect(clippy::cast_precision_loss, reason = "milliseconds below 2^53 are exact in a float")]
+        gauge!(RELOAD_TIME).set(wall_millis().get() as f64 / 1000.0);
+    }
+}
+
+/// The latest valid configuration. `digest`: below 2^53.
+#[expect(clippy::cast_precision_loss, reason = "numbers below 2^53 are exact in a float")]
+pub fn config(digest: u64, needs_restart: bool) {
+    gauge!(CONFIG_DIGEST).set(digest as f64);
+    gauge!(RESTART_REQUIRED).set(u8::from(needs_restart));
+}
+
 pub fn health(redis: bool, ready: bool) {
     gauge!(REDIS_UP).set(u8::from(redis));
     gauge!(READY).set(u8::from(ready));

@@ -24,11 +24,12 @@ impl Queue {
         route: &str,
         messages: Vec<(NewMessage, String)>,
     ) -> Result<Vec<(NewMessage, String)>, QueueError> {
+        let store = self.store();
         let found = self.route(route)?;
         let bury = async |partition: &Partition, part: Vec<(NewMessage, String)>| {
             let mut taken = Vec::with_capacity(part.len());
             for batch in batches(&part) {
-                let of_batch = self.registry.when_open(|| self.store.bury(partition, Death::INVALID, batch)).await?;
+                let of_batch = self.registry.when_open(|| store.bury(partition, Death::INVALID, batch)).await?;
                 metrics::dead(route, DeadReason::Invalid, of_batch.iter().filter(|taken| **taken).count() as u64);
                 taken.extend(of_batch);
             }

@@ -17,7 +17,8 @@ use crate::{
 impl Queue {
     /// The due members of `place`, and the time of the next one.
     pub async fn external_due(&self, place: &ExternalPlace) -> Result<ExternalDue, QueueError> {
-        Ok(self.store.external_due(place).await?)
+        let store = self.store();
+        Ok(store.external_due(place).await?)
     }
 
     /// Moves polled members that still exist. `via` is the source's name. One outcome per member, in order.
@@ -31,10 +32,10 @@ impl Queue {
         place: &ExternalPlace,
         entries: &[ExternalEntry],
     ) -> Result<Vec<MovedEntry>, QueueError> {
+        let store = self.store();
         let found = self.route(route)?;
         let take = async |partition: &Partition, part: Vec<ExternalEntry>| {
-            let verdicts =
-                self.registry.when_open(|| self.store.take(partition, place, found.max_payload, &part)).await?;
+            let verdicts = self.registry.when_open(|| store.take(partition, place, found.max_payload, &part)).await?;
             let count = |wanted| verdicts.iter().filter(|one| one.outcome == wanted).count() as u64;
             metrics::scheduled(route, via, count(MoveOutcome::Taken));
             metrics::dead(route, DeadReason::Invalid, count(MoveOutcome::Invalid));
@@ -45,9 +46,10 @@ impl Queue {
 
     /// Whether some of the messages that were left for lack of capacity would be taken now.
     pub async fn capacity(&self, route: &str, ids: &[MessageId]) -> Result<PendingCapacity, QueueError> {
+        let store = self.store();
         let found = self.route(route)?;
         let indexes: BTreeSet<u16> = ids.iter().map(|id| id.partition(found.count())).collect();
-        let asked = indexes.into_iter().map(|index| self.store.capacity(&found.at(index).0));
+        let asked = indexes.into_iter().map(|index| store.capacity(&found.at(index).0));
         let capacities = try_join_all(asked).await?;
         let has = |capacity| capacities.contains(&capacity);
         Ok(if has(PendingCapacity::Free) || capacities.is_empty() {
@@ -62,6 +64,7 @@ impl Queue {
     /// Removes the expiry of values of other programs that the source waits for. Returns the number of values that had
     /// one.
     pub async fn persist(&self, keys: &[Vec<u8>]) -> Result<u64, QueueError> {
-        Ok(self.store.persist(keys).await?)
+        let store = self.store();
+        Ok(store.persist(keys).await?)
     }
 }

@@ -13,16 +13,18 @@ impl Queue {
     /// `NoFlows` if it has none.
     pub fn flow_limits(&self, route: &str) -> Result<FlowLimits, QueueError> {
         self.route(route)?;
-        let settings = self.store.routes().find(|settings| *settings.name == *route);
-        settings
+        let store = self.store();
+        store
+            .routes()
+            .find(|settings| *settings.name == *route)
             .and_then(|settings| Some(settings.flow.as_ref()?.limits))
             .ok_or_else(|| QueueError::NoFlows(route.to_owned()))
     }
 
     /// The only partition of a route with flows.
-    fn partition_of_flows(&self, route: &str) -> Result<&Partition, QueueError> {
+    fn partition_of_flows(&self, route: &str) -> Result<Partition, QueueError> {
         self.flow_limits(route)?;
-        Ok(&self.route(route)?.at(0).0)
+        Ok(self.route(route)?.at(0).0.clone())
     }
 
     /// Up to `limit` (1 to 100) flows after `after`, by name, and whether more follow.
@@ -32,29 +34,34 @@ impl Queue {
         after: Option<&str>,
         limit: usize,
     ) -> Result<(Vec<FlowState>, bool), QueueError> {
-        Ok(self.store.flows(self.partition_of_flows(route)?, after, limit).await?)
+        let store = self.store();
+        Ok(store.flows(&self.partition_of_flows(route)?, after, limit).await?)
     }
 
     pub async fn flow(&self, route: &str, key: &str) -> Result<FlowState, QueueError> {
-        Ok(self.store.flow(self.partition_of_flows(route)?, key).await?)
+        let store = self.store();
+        Ok(store.flow(&self.partition_of_flows(route)?, key).await?)
     }
 
     /// Changes the rules of one flow. Returns whether that changed anything.
     pub async fn change_flow(&self, route: &str, key: &str, change: FlowChange) -> Result<bool, QueueError> {
-        let partition = self.partition_of_flows(route)?;
-        Ok(self.registry.when_open(|| self.store.change_flow(partition, key, change)).await?)
+        let store = self.store();
+        let partition = &self.partition_of_flows(route)?;
+        Ok(self.registry.when_open(|| store.change_flow(partition, key, change)).await?)
     }
 
     /// Stops claims of one flow on all instances, until `resume_flow`. `by` is one line. Returns whether that changed
     /// anything.
     pub async fn pause_flow(&self, route: &str, key: &str, by: &str, note: &str) -> Result<bool, QueueError> {
-        let partition = self.partition_of_flows(route)?;
-        Ok(self.registry.when_open(|| self.store.pause_flow(partition, key, by, note)).await?)
+        let store = self.store();
+        let partition = &self.partition_of_flows(route)?;
+        Ok(self.registry.when_open(|| store.pause_flow(partition, key, by, note)).await?)
     }
 
     /// Returns whether the flow was paused.
     pub async fn resume_flow(&self, route: &str, key: &str) -> Result<bool, QueueError> {
-        let partition = self.partition_of_flows(route)?;
-        Ok(self.registry.when_open(|| self.store.resume_flow(partition, key)).await?)
+        let store = self.store();
+        let partition = &self.partition_of_flows(route)?;
+        Ok(self.registry.when_open(|| store.resume_flow(partition, key)).await?)
     }
 }

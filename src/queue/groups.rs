@@ -68,6 +68,7 @@ impl Queue {
         max_bytes: u64,
         cursor: Option<&str>,
     ) -> Result<Page, QueueError> {
+        let store = self.store();
         let partitions = self.all_partitions(route)?;
         let (Place { partition: first, mut after }, _) = place(&partitions, cursor)?;
         let mut page = Page { messages: Vec::new(), cursor: None };
@@ -79,7 +80,7 @@ impl Queue {
                 break;
             }
             let (messages, taken, more) =
-                self.store.messages_of_group(partition, group, after.as_ref(), left, bytes).await?;
+                store.messages_of_group(partition, group, after.as_ref(), left, bytes).await?;
             bytes = bytes.saturating_sub(taken);
             after = messages.last().map(|message| message.id.clone()).filter(|_| more);
             page.messages.extend(messages);
@@ -105,13 +106,14 @@ impl Queue {
         deadline: Instant,
         work: &mut GroupWork,
     ) -> Result<(), QueueError> {
+        let store = self.store();
         if let GroupAction::Move(NewDue::At(due)) = action {
             check_due(due)?;
         }
         let partitions: Vec<_> = self.route(route)?.partitions.iter().map(|(partition, _)| partition.clone()).collect();
         let (Place { partition: first, mut after }, before) = place(&partitions, cursor)?;
         work.before = work.before.or(before);
-        let in_flight = self.store.gather(route, group).await?;
+        let in_flight = store.gather(route, group).await?;
         if cursor.is_none() {
             work.in_flight.extend(in_flight.into_keys().take(MAX_BATCH));
         }
@@ -141,7 +143,8 @@ impl Queue {
         after: Option<&MessageId>,
         work: &mut GroupWork,
     ) -> Result<Option<MessageId>, QueueError> {
-        let cancelled = self.store.cancel_group(partition, group, after, work.room()).await?;
+        let store = self.store();
+        let cancelled = store.cancel_group(partition, group, after, work.room()).await?;
         work.count += cancelled.count;
         // Counted now, because the rest may fail or the caller may disconnect.
         metrics::cancelled(&partition.route, cancelled.count);
@@ -158,8 +161,9 @@ impl Queue {
         after: Option<&MessageId>,
         work: &mut GroupWork,
     ) -> Result<Option<MessageId>, QueueError> {
+        let store = self.store();
         let GroupMembers { now, mut members, more } =
-            self.store.members_of_group(partition, group, after, work.room()).await?;
+            store.members_of_group(partition, group, after, work.room()).await?;
         // Messages of this millisecond were accepted before the call too.
         let before = *work.before.get_or_insert(UnixMillis::new(now.get() + 1).unwrap_or(now));
         let last = members.last().map(|one| one.id.clone());
@@ -169,7 +173,7 @@ impl Queue {
         let pending: Vec<_> = members.iter().filter(is_pending).collect();
         for some in pending.chunks(MOVED_AT_ONCE) {
             let moved = some.iter().map(|one| {
-                self.registry.when_open(|| self.store.reschedule_if(partition, &one.id, due, Some((group, before))))
+                self.registry.when_open(|| store.reschedule_if(partition, &one.id, due, Some((group, before))))
             });
             for (one, result) in some.iter().zip(try_join_all(moved).await?) {
                 match result {

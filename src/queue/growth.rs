@@ -24,21 +24,23 @@ impl Queue {
     /// # Errors
     /// The reason for a refusal. A full memory refuses new messages only; a queue can still be drained.
     pub async fn check_growing(&self, route: &str) -> Result<(), QueueError> {
+        let store = self.store();
         // Sequential, so that a Redis that refuses gets one call.
         for (partition, _) in &self.route(route)?.partitions {
-            self.store.check_growing(partition).await?;
+            store.check_growing(partition).await?;
         }
         Ok(())
     }
 
     /// The room for messages of any size in the fullest partition; `None` without limits, which takes no call.
     pub async fn room(&self, route: &str) -> Result<Option<Room>, QueueError> {
-        let [messages, bytes] = self.store.limits_of_partition(route);
+        let store = self.store();
+        let [messages, bytes] = store.limits_of_partition(route);
         if messages.is_none() && bytes.is_none() {
             return Ok(None);
         }
         let partitions = &self.route(route)?.partitions;
-        let stats = try_join_all(partitions.iter().map(|(partition, _)| self.store.stats(partition))).await?;
+        let stats = try_join_all(partitions.iter().map(|(partition, _)| store.stats(partition))).await?;
         let fullest = |used: fn(&PartitionStats) -> u64| stats.iter().map(used).max().unwrap_or(0);
         let by_messages = messages.map(|limit| Room {
             messages: limit.saturating_sub(fullest(|part| part.pending + part.unack)),

@@ -17,10 +17,11 @@ use crate::{
     spans::Spans,
     store::{
         NEVER, Partition, StoreError,
-        redis::{MAX_BODIES_BYTES, PartitionStats, RedisStore},
+        redis::{MAX_BODIES_BYTES, PartitionStats, RedisStore, RouteSettings},
     },
     time::{Due, MAX_DELAY_MILLIS, UnixMillis},
 };
+use arc_swap::ArcSwap;
 use futures::future::try_join_all;
 use tokio::time::Instant;
 
@@ -33,17 +34,29 @@ const SMALLEST_PART_BYTES: u64 = 256 * 1024;
 
 /// The handle of the queues. It works on any instance, also while another instance runs.
 pub struct Queue {
-    pub(super) store: Arc<RedisStore>,
-    routes: BTreeMap<Arc<str>, QueueRoute>,
-    /// The windows of routes that are not always open.
-    windows: BTreeMap<Arc<str>, Arc<Calendar>>,
-    leases: BTreeMap<Arc<str>, Duration>,
+    tables: ArcSwap<Tables>,
     pub(super) registry: Arc<RouteRegistry>,
     spans: Spans,
 }
 
+/// The routes of one configuration.
+struct Tables {
+    store: Arc<RedisStore>,
+    routes: BTreeMap<Arc<str>, Arc<QueueRoute>>,
+}
+
+/// Settings of a route that calls show.
+#[derive(Clone, Debug, Default)]
+pub struct ShownRoute {
+    pub sink: Option<Arc<str>>,
+    /// `None`: always open.
+    pub window: Option<Arc<Calendar>>,
+    /// The time of a claim is known from it.
+    pub lease: Option<Duration>,
+}
+
 pub(super) struct QueueRoute {
-    sink: Option<Arc<str>>,
+    shown: ShownRoute,
     /// In bytes.
     pub(super) max_payload: usize,
     pub(super) partitions: Vec<(Partition, Coalescer)>,
@@ -53,33 +66,38 @@ impl Queue {
     /// Serves the routes of `store`. `sinks`: sink names by route, for display; routes that are not configured have
     /// none. Must be called within a tokio runtime.
     pub fn new(store: Arc<RedisStore>, sinks: &BTreeMap<Arc<str>, Arc<str>>, allow_eviction: bool) -> Self {
+        let shown = |(name, sink): (&Arc<str>, &Arc<str>)| {
+            (name.clone(), ShownRoute { sink: Some(sink.clone()), ..ShownRoute::default() })
+        };
+        Self::showing(store, &sinks.iter().map(shown).collect(), allow_eviction)
+    }
+
+    /// Like `new`, with more to show.
+    pub fn showing(store: Arc<RedisStore>, shown: &BTreeMap<Arc<str>, ShownRoute>, allow_eviction: bool) -> Self {
         let registry = Arc::new(RouteRegistry::new(store.clone(), allow_eviction));
-        let routes = store
-            .routes()
-            .map(|settings| {
-                let partitions = Partition::all(&settings.name, settings.partitions)
-                    .map(|partition| {
-                        let coalescer = Coalescer::spawn(store.clone(), registry.clone(), partition.clone());
-                        (partition, coalescer)
-                    })
-                    .collect();
-                let sink = sinks.get(&settings.name).cloned();
-                (settings.name.clone(), QueueRoute { sink, max_payload: settings.max_payload, partitions })
-            })
-            .collect();
-        Self { store, routes, windows: BTreeMap::new(), leases: BTreeMap::new(), registry, spans: Spans::default() }
+        let tables = Tables::new(store, shown, &registry, |_| None);
+        Self { tables: ArcSwap::new(Arc::new(tables)), registry, spans: Spans::default() }
     }
 
-    /// Adds the windows of routes, for display.
-    #[must_use]
-    pub fn with_windows(self, windows: BTreeMap<Arc<str>, Arc<Calendar>>) -> Self {
-        Self { windows, ..self }
+    /// Serves the routes of `store` from now on. Calls in progress end with the former ones. Routes that are not in
+    /// `changed` keep their gathered calls. The next `prepare` registers the routes.
+    pub fn replace(
+        &self,
+        store: Arc<RedisStore>,
+        shown: &BTreeMap<Arc<str>, ShownRoute>,
+        changed: impl Fn(&str) -> bool,
+    ) {
+        let former = self.tables.load_full();
+        let unchanged = |name: &str| former.routes.get(name).filter(|_| !changed(name)).cloned();
+        let tables = Tables::new(store.clone(), shown, &self.registry, unchanged);
+        // In this order: when a route is known, it can be registered.
+        self.registry.serve(store);
+        self.tables.store(Arc::new(tables));
     }
 
-    /// Adds the leases of routes, from which the time of a claim is known.
-    #[must_use]
-    pub fn with_leases(self, leases: BTreeMap<Arc<str>, Duration>) -> Self {
-        Self { leases, ..self }
+    /// The store of the present routes.
+    pub fn store(&self) -> Arc<RedisStore> {
+        self.tables.load().store.clone()
     }
 
     /// Makes spans of accepted messages.
@@ -90,24 +108,30 @@ impl Queue {
 
     /// The window of a route at `now`, on the clock of Redis; `None` if it is always open.
     pub fn window(&self, route: &str, now: UnixMillis) -> Option<RouteWindow> {
-        let Span { open, since, until } = self.windows.get(route)?.at(now.get());
+        let found = self.route(route).ok()?;
+        let Span { open, since, until } = found.shown.window.as_ref()?.at(now.get());
         let [since, until] = [since, until].map(|at| at.and_then(UnixMillis::new));
         Some(RouteWindow { open, since, until })
     }
 
     /// Names of routes, sorted.
     pub fn routes(&self) -> Vec<Arc<str>> {
-        self.routes.keys().cloned().collect()
+        self.tables.load().routes.keys().cloned().collect()
+    }
+
+    /// Whether the route is configured.
+    pub fn has_route(&self, route: &str) -> bool {
+        self.tables.load().routes.contains_key(route)
     }
 
     /// The sink of a route.
     pub fn sink(&self, route: &str) -> Option<Arc<str>> {
-        self.routes.get(route).and_then(|route| route.sink.clone())
+        self.tables.load().routes.get(route).and_then(|route| route.shown.sink.clone())
     }
 
     /// Maximum payload of a route, in bytes; 0 for an unknown route.
     pub fn max_payload(&self, route: &str) -> usize {
-        self.routes.get(route).map_or(0, |route| route.max_payload)
+        self.tables.load().routes.get(route).map_or(0, |route| route.max_payload)
     }
 
     /// One result per message, in order. `via`: `api`, `cli`, or the name of a source.
@@ -151,20 +175,23 @@ impl Queue {
 
     /// `None` for an unknown id, and for a delivered or cancelled message that is not remembered.
     pub async fn get(&self, route: &str, id: &MessageId) -> Result<Option<Found>, QueueError> {
-        let partition = self.partition(route, id)?;
-        Ok(self.registry.when_open(|| self.store.get(partition, id)).await?)
+        let store = self.store();
+        let partition = &self.partition(route, id)?;
+        Ok(self.registry.when_open(|| store.get(partition, id)).await?)
     }
 
     /// Without `due` the message is due now, and the rate of its flow does not apply to it.
     pub async fn reschedule(&self, route: &str, id: &MessageId, due: Option<Due>) -> Result<Rescheduled, QueueError> {
+        let store = self.store();
         due.map_or(Ok(()), check_due)?;
-        let partition = self.partition(route, id)?;
-        Ok(self.registry.when_open(|| self.store.reschedule(partition, id, due)).await?)
+        let partition = &self.partition(route, id)?;
+        Ok(self.registry.when_open(|| store.reschedule(partition, id, due)).await?)
     }
 
     pub async fn cancel(&self, route: &str, cancellation: &Cancellation) -> Result<Cancelled, QueueError> {
-        let partition = self.partition(route, &cancellation.id)?;
-        let cancelled = self.registry.when_open(|| self.store.cancel(partition, cancellation)).await?;
+        let store = self.store();
+        let partition = &self.partition(route, &cancellation.id)?;
+        let cancelled = self.registry.when_open(|| store.cancel(partition, cancellation)).await?;
         match cancelled {
             Cancelled::Cancelled => metrics::cancelled(route, 1),
             Cancelled::Purged => metrics::purged(route, 1),
@@ -176,7 +203,7 @@ impl Queue {
     /// Bytes of bodies in a part of a listing: little memory for a reader, and enough that many partitions do not need
     /// many calls for few messages.
     pub fn part_bytes(&self, route: &str) -> u64 {
-        let partitions = self.routes.get(route).map_or(1, |route| u64::from(route.count()));
+        let partitions = self.tables.load().routes.get(route).map_or(1, |route| u64::from(route.count()));
         (partitions * PARTITION_BYTES).clamp(SMALLEST_PART_BYTES, MAX_BODIES_BYTES)
     }
 
@@ -195,6 +222,7 @@ impl Queue {
         max_bytes: u64,
         cursor: Option<&str>,
     ) -> Result<Page, QueueError> {
+        let store = self.store();
         let found = self.route(route)?;
         let after = cursor.map(cursor::decode).transpose()?;
         // The size of a page is that of one reply, for any number of partitions.
@@ -202,7 +230,7 @@ impl Queue {
         let share = max_bytes / u64::from(found.count());
         let mut page = Merge::new(limit, max_bytes);
         for group in found.partitions.chunks(LISTED_AT_ONCE) {
-            let list = |partition| self.store.list(partition, state, filter, limit, share, after.as_ref());
+            let list = |partition| store.list(partition, state, filter, limit, share, after.as_ref());
             for (listed, reached) in try_join_all(group.iter().map(|(partition, _)| list(partition))).await? {
                 page.add(listed, reached);
             }
@@ -211,18 +239,19 @@ impl Queue {
     }
 
     pub async fn stats(&self, route: &str) -> Result<RouteStats, QueueError> {
+        let store = self.store();
         let found = self.route(route)?;
-        let former = self.store.former_partitions(route);
-        let mut parts = try_join_all(former.iter().map(|partition| self.store.stats(partition))).await?;
+        let former = store.former_partitions(route);
+        let mut parts = try_join_all(former.iter().map(|partition| store.stats(partition))).await?;
         let left = parts.iter().map(|part| part.pending + part.unack + part.dead).sum();
         let count = |partitions: usize| u16::try_from(partitions).expect("at most MAX_PARTITIONS");
         let moving = (!former.is_empty()).then(|| Moving { from: count(former.len()), to: found.count(), left });
-        let own = found.partitions.iter().map(|(partition, _)| self.store.stats(partition));
+        let own = found.partitions.iter().map(|(partition, _)| store.stats(partition));
         let own = try_join_all(own).await?;
-        let limits_used = limits_used(self.store.limits_of_partition(route), &own);
+        let limits_used = limits_used(store.limits_of_partition(route), &own);
         parts.extend(own);
         let window = |now| self.window(route, now);
-        let summed = summed(route, found.sink.clone(), &parts, self.leases.get(route).copied(), window);
+        let summed = summed(route, found.shown.sink.clone(), &parts, found.shown.lease, window);
         let flows = self.flow_limits(route).ok().map(|_| parts.iter().map(|part| (part.parked, part.waiting_flows)));
         let (parked, keys) = flows.map(|of| of.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))).unzip();
         Ok(RouteStats {
@@ -247,12 +276,13 @@ impl Queue {
         cursor: Option<&str>,
         bulk: &mut Bulk,
     ) -> Result<(), QueueError> {
+        let store = self.store();
         let found = self.route(route)?;
         let (first, mut done) = match cursor {
             None => (0, DeadProgress::default()),
             Some(cursor) => cursor::decode_bulk(cursor)?,
         };
-        if work.action == DeadAction::Forward && !self.store.forwards(route) {
+        if work.action == DeadAction::Forward && !store.forwards(route) {
             return Err(QueueError::NoForwarding(route.to_owned()));
         }
         // Sequential, so that each script and all of them together are bounded.
@@ -261,7 +291,7 @@ impl Queue {
                 Selection::Ids { ids, until } => &Selection::Ids { ids: found.own(partition, ids), until: *until },
                 filter @ Selection::Where(_) => filter,
             };
-            let result = self.store.act_on_dead(partition, &DeadWork { selection: own, ..*work }, &mut done).await;
+            let result = store.act_on_dead(partition, &DeadWork { selection: own, ..*work }, &mut done).await;
             (bulk.count, bulk.more, bulk.until) = (done.count, done.more, done.until);
             result?;
             if done.more {
@@ -276,6 +306,7 @@ impl Queue {
 
     /// Dead messages by reason, the most frequent first. Counts as many as possible until `deadline`.
     pub async fn summary(&self, route: &str, filter: &Filter, deadline: Instant) -> Result<DeadSummary, QueueError> {
+        let store = self.store();
         let mut summary = DeadSummary { complete: true, ..DeadSummary::default() };
         for (partition, _) in &self.route(route)?.partitions {
             let mut place = None;
@@ -284,7 +315,7 @@ impl Queue {
                     summary.complete = false;
                     break;
                 }
-                let (groups, reached) = self.store.summary(partition, filter, place.as_ref()).await?;
+                let (groups, reached) = store.summary(partition, filter, place.as_ref()).await?;
                 for group in groups {
                     summary.add(group);
                 }
@@ -300,11 +331,12 @@ impl Queue {
 
     /// Pending messages by due time: `count` intervals (1 to 1000) of `length`, starting now.
     pub async fn forecast(&self, route: &str, length: Duration, count: usize) -> Result<Forecast, QueueError> {
+        let store = self.store();
         let partitions = &self.route(route)?.partitions;
         let millis = u64::try_from(length.as_millis()).unwrap_or(MAX_DELAY_MILLIS);
-        let first = self.store.forecast(&partitions[0].0, None, millis, count).await?;
+        let first = store.forecast(&partitions[0].0, None, millis, count).await?;
         let now = Some(first.now);
-        let others = partitions[1..].iter().map(|(partition, _)| self.store.forecast(partition, now, millis, count));
+        let others = partitions[1..].iter().map(|(partition, _)| store.forecast(partition, now, millis, count));
         Ok(try_join_all(others).await?.into_iter().fold(first, |mut sum, part| {
             sum.overdue += part.overdue;
             sum.later += part.later;
@@ -315,29 +347,36 @@ impl Queue {
 
     /// Stops claims on all instances, until `resume`. `by` is one line. Returns whether that changed anything.
     pub async fn pause(&self, route: &str, by: &str, note: &str) -> Result<bool, QueueError> {
+        let store = self.store();
         let partitions = self.all_partitions(route)?;
-        let pause = |partition| self.registry.when_open(move || self.store.pause(partition, by, note));
+        let store = &store;
+        let pause = |partition| self.registry.when_open(move || store.pause(partition, by, note));
         Ok(try_join_all(partitions.iter().map(pause)).await?.contains(&true))
     }
 
     /// Returns whether the route was paused.
     pub async fn resume(&self, route: &str) -> Result<bool, QueueError> {
+        let store = self.store();
         let partitions = self.all_partitions(route)?;
-        let resume = |partition| self.registry.when_open(move || self.store.resume(partition));
+        let store = &store;
+        let resume = |partition| self.registry.when_open(move || store.resume(partition));
         Ok(try_join_all(partitions.iter().map(resume)).await?.contains(&true))
     }
 
     /// Sets the newest number of partitions of the route, 1 to `MAX_PARTITIONS`. The next instance that starts with
     /// this number moves the messages. Returns whether it was not the newest.
     pub async fn choose_partitions(&self, route: &str, partitions: u16) -> Result<bool, QueueError> {
+        let store = self.store();
         self.route(route)?;
-        Ok(self.registry.when_open(|| self.store.choose_partitions(route, partitions)).await?)
+        Ok(self.registry.when_open(|| store.choose_partitions(route, partitions)).await?)
     }
 
     /// Includes the partitions that messages are moved from, because other instances may still deliver there.
     pub(super) fn all_partitions(&self, route: &str) -> Result<Vec<Partition>, QueueError> {
-        let own = self.route(route)?.partitions.iter().map(|(partition, _)| partition.clone());
-        Ok(self.store.former_partitions(route).into_iter().chain(own).collect())
+        let store = self.store();
+        let found = self.route(route)?;
+        let own = found.partitions.iter().map(|(partition, _)| partition.clone());
+        Ok(store.former_partitions(route).into_iter().chain(own).collect())
     }
 
     /// Registers scripts and routes on the server, unless it has them.
@@ -378,13 +417,14 @@ impl Queue {
     /// Unconfigured routes that hold messages, which this instance does not deliver. A route with keys of another type
     /// has an error.
     pub async fn unconfigured(&self) -> Result<Vec<(Arc<str>, Result<RouteStats, StoreError>)>, QueueError> {
+        let store = self.store();
         let mut found = Vec::new();
-        for known in self.store.known_routes().await? {
-            if self.routes.contains_key(&known.name) {
+        for known in store.known_routes().await? {
+            if self.has_route(&known.name) {
                 continue;
             }
             let partitions = Partition::all(&known.name, known.partitions);
-            let parts = try_join_all(partitions.map(async |partition| self.store.stats(&partition).await)).await;
+            let parts = try_join_all(partitions.map(async |partition| store.stats(&partition).await)).await;
             let stats = match parts {
                 Ok(parts) => Ok(summed(&known.name, None, &parts, None, |_| None)),
                 Err(error @ StoreError::WrongType { .. }) => Err(error),
@@ -397,13 +437,40 @@ impl Queue {
         Ok(found)
     }
 
-    pub(super) fn route(&self, name: &str) -> Result<&QueueRoute, QueueError> {
-        self.routes.get(name).ok_or_else(|| QueueError::UnknownRoute(name.to_owned()))
+    pub(super) fn route(&self, name: &str) -> Result<Arc<QueueRoute>, QueueError> {
+        self.tables.load().routes.get(name).cloned().ok_or_else(|| QueueError::UnknownRoute(name.to_owned()))
     }
 
-    fn partition(&self, route: &str, id: &MessageId) -> Result<&Partition, QueueError> {
+    pub(super) fn partition(&self, route: &str, id: &MessageId) -> Result<Partition, QueueError> {
         let route = self.route(route)?;
-        Ok(&route.at(id.partition(route.count())).0)
+        Ok(route.at(id.partition(route.count())).0.clone())
+    }
+}
+
+impl Tables {
+    /// `unchanged`: the route as it is.
+    fn new(
+        store: Arc<RedisStore>,
+        shown: &BTreeMap<Arc<str>, ShownRoute>,
+        registry: &Arc<RouteRegistry>,
+        unchanged: impl Fn(&str) -> Option<Arc<QueueRoute>>,
+    ) -> Self {
+        let route = |settings: &RouteSettings| {
+            let name = settings.name.clone();
+            if let Some(route) = unchanged(&name) {
+                return (name, route);
+            }
+            let own = Arc::new(store.of_route(&name));
+            let coalesced = |partition: Partition| {
+                let coalescer = Coalescer::spawn(own.clone(), registry.clone(), partition.clone());
+                (partition, coalescer)
+            };
+            let partitions = Partition::all(&name, settings.partitions).map(coalesced).collect();
+            let shown = shown.get(&name).cloned().unwrap_or_default();
+            (name, Arc::new(QueueRoute { shown, max_payload: settings.max_payload, partitions }))
+        };
+        let routes = store.routes().map(route).collect();
+        Self { store, routes }
     }
 }
 

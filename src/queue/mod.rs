@@ -18,7 +18,7 @@ mod schedules;
 
 pub use groups::{GroupAction, GroupWork};
 pub use growth::Room;
-pub use handle::{Queue, check_due};
+pub use handle::{Queue, ShownRoute, check_due};
 pub use registry::StartError;
 pub use schedules::{NewSchedule, RouteSchedule, ScheduleError};
 

@@ -49,14 +49,15 @@ impl Queue {
         dry_run: bool,
         purged: &mut Bulk,
     ) -> Result<(), QueueError> {
+        let store = self.store();
         loop {
             let left = limit - purged.count;
             if left == 0 {
-                let (count, _) = self.store.purge_pending(partition, part, 1, true).await?;
+                let (count, _) = store.purge_pending(partition, part, 1, true).await?;
                 purged.more |= count > 0;
                 return Ok(());
             }
-            let (count, rest) = self.store.purge_pending(partition, part, left, dry_run).await?;
+            let (count, rest) = store.purge_pending(partition, part, left, dry_run).await?;
             purged.count += count;
             if !dry_run {
                 // Counted now, because the rest may fail or the caller may disconnect.

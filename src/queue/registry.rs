@@ -1,7 +1,15 @@
 //! Keeps Redis prepared for the queues: safe to use, scripts loaded, routes registered.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
+use arc_swap::ArcSwap;
 use futures::FutureExt;
 use tokio::{
     sync::{Mutex, watch},
@@ -28,7 +36,10 @@ const RIGHTS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Registers scripts and routes in Redis, and again after Redis lost them.
 pub struct RouteRegistry {
-    store: Arc<RedisStore>,
+    /// Has the routes of the latest configuration.
+    store: ArcSwap<RedisStore>,
+    /// Number of times that the store was replaced.
+    replaced: AtomicU64,
     allow_eviction: bool,
     known: Mutex<Known>,
     /// Number of times that routes were registered that were not there.
@@ -39,6 +50,10 @@ pub struct RouteRegistry {
 struct Known {
     /// The generation of the connection that has scripts and routes.
     generation: Option<u64>,
+    /// The number of replacements of the store at the latest registration.
+    replaced: u64,
+    /// Names of routes that were registered. Their absence is a loss.
+    routes: BTreeSet<String>,
     /// The latest time at which the permissions of this user were checked and sufficed.
     permitted: Option<Instant>,
     /// Whether it was logged that this user is not allowed to load scripts.
@@ -79,7 +94,23 @@ impl RouteRegistry {
     pub fn new(store: Arc<RedisStore>, allow_eviction: bool) -> Self {
         metrics::begin_redis_errors([EMPTIED]);
         metrics::wakeups_denied(0);
-        Self { store, allow_eviction, known: Mutex::default(), registered: watch::Sender::new(0) }
+        Self {
+            store: ArcSwap::new(store),
+            replaced: AtomicU64::new(0),
+            allow_eviction,
+            known: Mutex::default(),
+            registered: watch::Sender::new(0),
+        }
+    }
+
+    /// Replaces the store. The next `prepare` registers its routes.
+    pub fn serve(&self, store: Arc<RedisStore>) {
+        self.store.store(store);
+        self.replaced.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn store(&self) -> Arc<RedisStore> {
+        self.store.load_full()
     }
 
     /// Registers scripts and routes. If the server has them, this takes one command, plus the check of permissions. A
@@ -94,37 +125,42 @@ impl RouteRegistry {
     pub async fn prepare(&self) -> Result<(), StartError> {
         let mut known = self.known.lock().await;
         let first = known.generation.is_none();
+        // Read before the store: a replacement after this is registered by the next call.
+        let replaced = self.replaced.load(Ordering::SeqCst);
+        let store = self.store();
         // At the first call safety is checked first, so that a refused server gets no routes.
         let safety = if first { Some(self.check_safety().await?) } else { None };
-        known.check_rights(&self.store).await?;
-        let is_registered = self.store.is_registered().await.map_err(RegistrationError::Store)?;
+        known.check_rights(&store).await?;
+        let is_registered = store.is_registered().await.map_err(RegistrationError::Store)?;
         let generation = self.generation();
-        if is_registered && known.generation == Some(generation) {
-            self.store.servers().found_master(generation).await;
+        if is_registered && known.generation == Some(generation) && known.replaced == replaced {
+            store.servers().found_master(generation).await;
             return Ok(());
         }
         if !first {
             self.check_safety().await?;
         }
         let generation = self.generation();
-        let registrations = self.store.register().await?;
+        let registrations = store.register().await?;
         if registrations.routes.iter().any(|(_, registration)| *registration != Registration::Kept) {
             self.registered.send_modify(|times| *times += 1);
         }
         if !first {
-            tell_of_loss(&registrations);
+            known.tell_of_loss(&registrations);
         }
-        let may_wake = self.store.may_wake().await.map_err(RegistrationError::Store)?;
+        known.routes.extend(registrations.routes.iter().map(|(name, _)| name.clone()));
+        let may_wake = store.may_wake().await.map_err(RegistrationError::Store)?;
         if let Some(safety) = safety {
             tell_of(&safety);
-            let guarantee = self.store.guarantee().await.map_err(RegistrationError::Store)?;
+            let guarantee = store.guarantee().await.map_err(RegistrationError::Store)?;
             if let Some(guarantee) = guarantee {
                 tracing::info!(guarantee, "replicas of redis");
             }
         }
         known.tell_of_rights(registrations.may_load, may_wake);
         known.generation = Some(generation);
-        self.store.servers().found_master(generation).await;
+        known.replaced = replaced;
+        store.servers().found_master(generation).await;
         Ok(())
     }
 
@@ -140,7 +176,7 @@ impl RouteRegistry {
 
     /// Whether some partitions can be served although `prepare` fails because a primary of a cluster is down.
     pub async fn may_serve_a_part(&self) -> bool {
-        self.store.is_partly_open().await
+        self.store().is_partly_open().await
     }
 
     /// Makes a call that is refused without effect while its partition is not open. If Redis lost its data or this
@@ -155,7 +191,7 @@ impl RouteRegistry {
     ) -> Result<T, StoreError> {
         match call().await {
             Err(StoreError::Unavailable { kind: UNREGISTERED, .. }) => {
-                let limit = self.store.servers().timeout();
+                let limit = self.store().servers().timeout();
                 let opened =
                     timeout(limit, self.prepare().boxed()).await.map_err(|_| format!("not opened in {limit:?}"));
                 let opened = opened.and_then(|prepared| prepared.map_err(|error| error.to_string()));
@@ -182,7 +218,7 @@ impl RouteRegistry {
     }
 
     async fn check_safety(&self) -> Result<Safety, SafetyError> {
-        let safety = self.store.check_safety(self.allow_eviction).await?;
+        let safety = self.store().check_safety(self.allow_eviction).await?;
         if let Some(memory) = safety.memory {
             metrics::redis_memory(memory.used, memory.max);
         }
@@ -190,7 +226,7 @@ impl RouteRegistry {
     }
 
     fn generation(&self) -> u64 {
-        *self.store.servers().generations().borrow()
+        *self.store().servers().generations().borrow()
     }
 }
 
@@ -208,17 +244,6 @@ fn tell_of(safety: &Safety) {
     }
 }
 
-fn tell_of_loss(registrations: &Registrations) {
-    let any = |wanted| registrations.routes.iter().any(|(_, registration)| *registration == wanted);
-    if any(Registration::Created) {
-        metrics::redis_error(EMPTIED);
-        tracing::error!("redis has lost its data: routes that were registered are gone, and their messages with them");
-    } else if any(Registration::Reopened) {
-        metrics::redis_error(EMPTIED);
-        tracing::error!("redis has lost keys of a partition: it is open again, but messages may be gone");
-    }
-}
-
 impl Known {
     async fn check_rights(&mut self, store: &RedisStore) -> Result<(), SafetyError> {
         if self.permitted.is_none_or(|at| at.elapsed() >= RIGHTS_INTERVAL) {
@@ -227,6 +252,23 @@ impl Known {
             self.permitted = Some(Instant::now());
         }
         Ok(())
+    }
+
+    /// Logs the loss of routes that were registered before.
+    fn tell_of_loss(&self, registrations: &Registrations) {
+        let known = |(name, registration): &(String, Registration), wanted| {
+            *registration == wanted && self.routes.contains(name)
+        };
+        let any = |wanted| registrations.routes.iter().any(|one| known(one, wanted));
+        if any(Registration::Created) {
+            metrics::redis_error(EMPTIED);
+            tracing::error!(
+                "redis has lost its data: routes that were registered are gone, and their messages with them"
+            );
+        } else if any(Registration::Reopened) {
+            metrics::redis_error(EMPTIED);
+            tracing::error!("redis has lost keys of a partition: it is open again, but messages may be gone");
+        }
     }
 
     fn tell_of_rights(&mut self, may_load: bool, may_wake: bool) {

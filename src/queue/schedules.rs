@@ -10,10 +10,7 @@ use crate::{
     message::{MessageId, Metadata, OccurrenceMessage, Recurring, StoredMessage, digest},
     metrics,
     recurrence::{Rule, RuleError, Timetable},
-    store::{
-        NextOccurrence, Partition, ScheduleChange, ScheduleDefinition, ScheduleOwner, ScheduleState, Scheduled,
-        StoreError,
-    },
+    store::{NextOccurrence, ScheduleChange, ScheduleDefinition, ScheduleOwner, ScheduleState, Scheduled, StoreError},
     time::UnixMillis,
 };
 
@@ -108,11 +105,6 @@ impl NewSchedule {
 }
 
 impl Queue {
-    fn place(&self, route: &str, id: &MessageId) -> Result<&Partition, QueueError> {
-        let route = self.route(route)?;
-        Ok(&route.at(id.partition(route.count())).0)
-    }
-
     /// Changes when routes are registered that were not in Redis: it may have been emptied.
     pub fn registered(&self) -> tokio::sync::watch::Receiver<u64> {
         self.registry.registered()
@@ -121,8 +113,9 @@ impl Queue {
     /// The schedules of this id, by route. More than one exist if a route could not be read when another was set. Also
     /// the first error, if a route cannot be read.
     async fn find_all(&self, id: &MessageId) -> (Vec<RouteSchedule>, Option<QueueError>) {
+        let store = self.store();
         let look = async |route: Arc<str>| {
-            let state = self.store.schedule_state(self.place(&route, id)?, id).await?;
+            let state = store.schedule_state(&self.partition(&route, id)?, id).await?;
             Ok(state.map(|state| RouteSchedule { route, state }))
         };
         let (mut found, mut first_error) = (Vec::new(), None);
@@ -165,18 +158,21 @@ impl Queue {
     /// # Errors
     /// `Unknown` if there is none.
     pub async fn schedule_on(&self, route: &Arc<str>, id: &MessageId) -> Result<RouteSchedule, ScheduleError> {
-        let state = self.store.schedule_state(self.place(route, id)?, id).await?;
+        let store = self.store();
+        let state = store.schedule_state(&self.partition(route, id)?, id).await?;
         let unknown = || ScheduleError::Unknown(id.schedule().unwrap_or_default().to_owned());
         Ok(RouteSchedule { route: route.clone(), state: state.ok_or_else(unknown)? })
     }
 
     /// All schedules of these routes, by name.
     pub async fn schedules(&self, routes: &[Arc<str>]) -> Result<Vec<RouteSchedule>, QueueError> {
+        let store = self.store();
         let mut all = Vec::new();
         for route in routes {
-            let partitions = self.route(route)?.partitions.iter().map(|(partition, _)| partition.clone());
-            for partition in partitions.chain(self.store.former_partitions(route)) {
-                let states = self.store.schedules(&partition).await?;
+            let found = self.route(route)?;
+            let partitions = found.partitions.iter().map(|(partition, _)| partition.clone());
+            for partition in partitions.chain(store.former_partitions(route)) {
+                let states = store.schedules(&partition).await?;
                 all.extend(states.into_iter().map(|state| RouteSchedule { route: route.clone(), state }));
             }
         }
@@ -252,24 +248,23 @@ impl Queue {
         replaces: Option<&str>,
         next: NextOccurrence,
     ) -> Result<ScheduleChange, QueueError> {
+        let store = self.store();
         let recurring =
             Recurring { revision: new.revision(), rule: new.rule.clone(), expires_after: new.expires_after };
         let metadata = Metadata { recurring: Some(recurring.into()), ..new.metadata.clone() };
         let definition =
             ScheduleDefinition { id: new.id.clone(), owner: new.owner, metadata, payload: new.payload.clone() };
-        let partition = self.place(&new.route, &new.id)?;
-        let set = || self.store.set_schedule(partition, &definition, replaces, next);
+        let partition = &self.partition(&new.route, &new.id)?;
+        let set = || store.set_schedule(partition, &definition, replaces, next);
         Ok(self.registry.when_open(set).await?)
     }
 
     async fn delete(&self, one: &RouteSchedule, owner: ScheduleOwner) -> Result<ScheduleChange, ScheduleError> {
+        let store = self.store();
         let (id, name) = (&one.state.id, one.name().to_owned());
-        let partition = self.place(&one.route, id)?;
-        let change = self
-            .registry
-            .when_open(|| self.store.delete_schedule(partition, id, owner))
-            .await
-            .map_err(QueueError::from)?;
+        let partition = &self.partition(&one.route, id)?;
+        let change =
+            self.registry.when_open(|| store.delete_schedule(partition, id, owner)).await.map_err(QueueError::from)?;
         match change {
             ScheduleChange::Managed => Err(ScheduleError::Managed(name)),
             ScheduleChange::Older => Err(ScheduleError::Older(name)),
@@ -298,9 +293,10 @@ impl Queue {
     /// # Errors
     /// `Unknown` if there is none.
     pub async fn pause_schedule(&self, id: &MessageId, pause: bool) -> Result<(RouteSchedule, bool), ScheduleError> {
+        let store = self.store();
         let one = self.known_schedule(id).await?;
-        let partition = self.place(&one.route, id)?;
-        let call = || self.store.pause_schedule(partition, id, pause);
+        let partition = &self.partition(&one.route, id)?;
+        let call = || store.pause_schedule(partition, id, pause);
         match self.registry.when_open(call).await.map_err(QueueError::from)? {
             ScheduleChange::Absent => Err(ScheduleError::Unknown(one.name().to_owned())),
             ScheduleChange::Moving => Err(ScheduleError::Moving(one.name().to_owned())),

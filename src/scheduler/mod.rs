@@ -39,6 +39,7 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::{
     sync::{Semaphore, watch},
@@ -58,80 +59,92 @@ use crate::{
     store::{Partition, Store, WakeSignal},
 };
 
-/// Partitions with their wake signals.
-type Partitions = Vec<(Partition, Arc<WakeSignal>)>;
-
-/// All routes of one instance.
+/// What the routes of one instance share.
 pub struct Scheduler {
-    routes: Vec<(Arc<ActiveRoute>, Partitions)>,
-    rng: StdRng,
+    max_sleep: Duration,
+    started: Instant,
+    /// The permission to have suspects in flight.
+    suspects: Arc<Semaphore>,
+    settling: Unanswered,
+    incidents: Incidents,
+    rng: Mutex<StdRng>,
+}
+
+/// A route that is not running yet.
+pub struct RouteWork {
+    route: Arc<ActiveRoute>,
+    /// The seed of each is for its claimer.
+    partitions: Vec<(Partition, Arc<WakeSignal>, u64)>,
 }
 
 impl Scheduler {
     /// `max_sleep`: maximum sleep of a partition with a listening wake signal. `seed` determines the jitter of retries
-    /// and the number that identifies the instance, so it must differ between instances. Creates the metrics of the
-    /// routes. Dead messages and outages are reported to `incidents`.
-    pub fn new(
-        store: &Arc<dyn Store>,
-        routes: Vec<RouteSetup>,
-        max_sleep: Duration,
-        seed: u64,
-        incidents: &Incidents,
-    ) -> Self {
-        let mut rng = StdRng::seed_from_u64(seed);
-        let instance = rng.random();
-        let started = Instant::now();
-        // A process has suspects of only one claim in flight: if it crashes, the cause is among few messages.
-        let suspects = Arc::new(Semaphore::new(1));
-        let active = |RouteSetup { route: name, partitions, policy, window, has_flows, target, spans }| {
-            let breaker = target.breaker();
-            breaker.join(policy.max_in_flight, incidents);
-            let messages = u32::try_from(policy.max_in_flight).unwrap_or(u32::MAX);
-            let budget = Budget::new(messages, policy.max_in_flight_bytes, policy.largest_message);
-            let route = Arc::new(ActiveRoute {
-                metrics: RouteMetrics::new(&name, breaker.sink(), has_flows),
-                crowds: Crowds::new(&budget),
-                budget,
-                name,
-                policy,
-                window,
-                target,
-                spans,
-                store: Arc::clone(store),
-                instance,
-                suspects: Arc::clone(&suspects),
-                max_sleep,
-                started,
-                incidents: incidents.clone(),
-                unreadable: Once::new(),
-                settling: Unanswered::default(),
-            });
-            (route, partitions)
-        };
-        Self { routes: routes.into_iter().map(active).collect(), rng }
+    /// and the numbers that identify the instance, so it must differ between instances. Dead messages and outages are
+    /// reported to `incidents`.
+    pub fn new(max_sleep: Duration, seed: u64, incidents: &Incidents) -> Self {
+        Self {
+            max_sleep,
+            started: Instant::now(),
+            // A process has suspects of only one claim in flight: if it crashes, the cause is among few messages.
+            suspects: Arc::new(Semaphore::new(1)),
+            settling: Unanswered::default(),
+            incidents: incidents.clone(),
+            rng: Mutex::new(StdRng::seed_from_u64(seed)),
+        }
     }
 
-    /// Returns whether a call with settlements has no answer yet: their permits are free, and they are not counted.
-    pub fn is_settling(&self) -> impl Fn() -> bool + Send + Sync + use<> {
-        let routes: Vec<_> = self.routes.iter().map(|(route, _)| route.settling.clone()).collect();
-        move || routes.iter().any(Unanswered::any)
+    /// Creates the metrics of the route. A route that replaces another one in this process claims with a number of its
+    /// own.
+    pub fn route(&self, store: Arc<dyn Store>, setup: RouteSetup) -> RouteWork {
+        let RouteSetup { route: name, partitions, policy, window, has_flows, target, spans } = setup;
+        let mut rng = self.rng.lock();
+        let breaker = target.breaker();
+        breaker.join(policy.max_in_flight, &self.incidents);
+        let messages = u32::try_from(policy.max_in_flight).unwrap_or(u32::MAX);
+        let budget = Budget::new(messages, policy.max_in_flight_bytes, policy.largest_message);
+        let route = Arc::new(ActiveRoute {
+            metrics: RouteMetrics::new(&name, breaker.sink(), has_flows),
+            crowds: Crowds::new(&budget),
+            budget,
+            name,
+            policy,
+            window,
+            target,
+            spans,
+            store,
+            instance: rng.random(),
+            suspects: Arc::clone(&self.suspects),
+            max_sleep: self.max_sleep,
+            started: self.started,
+            incidents: self.incidents.clone(),
+            unreadable: Once::new(),
+            settling: self.settling.clone(),
+        });
+        let partitions = partitions.into_iter().map(|(partition, signal)| (partition, signal, rng.random())).collect();
+        RouteWork { route, partitions }
     }
 
+    /// Calls with settlements that have no answer yet: their permits are free, and they are not counted.
+    pub fn settling(&self) -> Unanswered {
+        self.settling.clone()
+    }
+}
+
+impl RouteWork {
     /// Runs until `shutdown` is true or its sender is dropped. Claims nothing after that, and returns when all attempts
     /// in progress have ended and are settled. The caller bounds that time: dropping the future aborts the rest, and
     /// their messages return when their leases expire.
     ///
     /// # Panics
     /// If one of its tasks panics, which is a defect: a partition must not stop unnoticed.
-    pub async fn run(mut self, shutdown: watch::Receiver<bool>) {
+    pub async fn run(self, shutdown: watch::Receiver<bool>) {
         let mut tasks = JoinSet::new();
-        for (route, partitions) in self.routes {
-            for (partition, signal) in partitions {
-                let settler = Settler::start(&route, &partition, &mut tasks);
-                let claimer = Claimer::new(&route, (partition, signal), settler, shutdown.clone(), self.rng.random());
-                tasks.spawn(claimer.run());
-            }
+        for (partition, signal, seed) in self.partitions {
+            let settler = Settler::start(&self.route, &partition, &mut tasks);
+            let claimer = Claimer::new(&self.route, (partition, signal), settler, shutdown.clone(), seed);
+            tasks.spawn(claimer.run());
         }
+        drop(self.route);
         while let Some(end) = tasks.join_next().await {
             if let Err(error) = end
                 && let Ok(panic) = error.try_into_panic()

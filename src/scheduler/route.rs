@@ -100,6 +100,12 @@ pub struct ActiveRoute {
     pub settling: Unanswered,
 }
 
+impl Drop for ActiveRoute {
+    fn drop(&mut self) {
+        self.target.breaker().leave(self.policy.max_in_flight);
+    }
+}
+
 impl ActiveRoute {
     /// Records messages that became dead letters. The error of the sample contains neither payload nor secret.
     pub fn died(&self, reason: DeadReason, count: u64, sample: Option<Sample>) {

@@ -42,19 +42,24 @@ pub fn is_open(path: &str) -> bool {
 }
 
 /// The page and the redirects to it. The redirects are relative, so that a proxy can add a prefix to the path. `asks`:
-/// whether the API asks for a token.
-pub fn routes<S: Clone + Send + Sync + 'static>(mut router: Router<S>, asks: bool, variant: Variant) -> Router<S> {
-    let mut index = if asks { INDEX.replace(ASKS, "data-asks-for-token=\"yes\"") } else { INDEX.to_owned() };
+/// whether the API asks for a token now.
+pub fn routes<S: Clone + Send + Sync + 'static>(
+    mut router: Router<S>,
+    asks: impl Fn() -> bool + Clone + Send + Sync + 'static,
+    variant: Variant,
+) -> Router<S> {
+    let mut index = INDEX.to_owned();
     if variant == Variant::Development {
         let script = "<script type=\"module\" src=\"./development.js\"></script>\n</head>";
         index = index.replace(HEAD_END, script);
         router = router.route("/console/development.js", get(async || shown(SCRIPT, DEVELOPMENT)));
     }
+    let asking = Bytes::from(index.replace(ASKS, "data-asks-for-token=\"yes\""));
     let index = Bytes::from(index);
     router
         .route("/", get(moved))
         .route("/console", get(moved))
-        .route("/console/", get(async move || shown("text/html; charset=utf-8", index)))
+        .route("/console/", get(async move || shown("text/html; charset=utf-8", if asks() { asking } else { index })))
         .route("/console/{file}", get(file))
 }
 

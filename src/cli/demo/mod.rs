@@ -7,6 +7,7 @@ pub mod workplace;
 
 use std::{
     io::{self, IsTerminal},
+    sync::Arc,
     time::Duration,
 };
 
@@ -28,6 +29,7 @@ use super::{client::Client, failure::Failure, output};
 use crate::{
     app::{
         self,
+        reload::Load,
         serve::{ServeError, serve},
     },
     config::{self, Sources},
@@ -68,13 +70,13 @@ pub async fn run(arguments: DemoArguments) -> Result<(), Failure> {
 async fn run_in(workplace: &Workplace, mut receiver: Receiver, stays: bool) -> Result<(), Failure> {
     // The user's environment is ignored, so that the demo uses no other Redis.
     let sources = Sources { files: vec![workplace.file()], ..Sources::default() };
-    let config = config::load(&sources, &connector::registry());
-    let config = config.map_err(|errors| Failure::Configuration(errors.to_string()))?;
+    let load: Load = Arc::new(move || config::load(&sources, &connector::registry()));
+    let config = load().map_err(|errors| Failure::Configuration(errors.to_string()))?;
     app::logging::init(config.log);
     output::line(format_args!("starting a private Redis and punctual in {}", workplace.directory().display()))?;
     // A closed terminal must not leave Redis running.
     let mut hangup = signal(SignalKind::hangup()).map_err(failed)?;
-    let mut server = tokio::spawn(serve(config));
+    let mut server = tokio::spawn(serve(config, load));
     let shown = tokio::select! {
         shown = show(workplace, &mut receiver.arrivals) => shown,
         ended = &mut server => return ended_early(ended),

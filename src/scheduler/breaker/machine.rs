@@ -66,6 +66,11 @@ impl Machine {
         self.ceiling += max_in_flight;
     }
 
+    /// Removes a route that joined. A slow start ends at the next confirmation if its window reached the new ceiling.
+    pub fn leave(&mut self, max_in_flight: usize) {
+        self.ceiling -= max_in_flight;
+    }
+
     pub fn state(&self) -> BreakerState {
         match self.state {
             MachineState::Closed { .. } => BreakerState::Closed,

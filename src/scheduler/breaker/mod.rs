@@ -58,6 +58,7 @@ struct Inner {
     last_error_at: Option<Instant>,
     last_success_at: Option<Instant>,
     incidents: Incidents,
+    is_retired: bool,
 }
 
 /// The status shown to operators.
@@ -92,6 +93,7 @@ impl Breaker {
             last_error_at: None,
             last_success_at: None,
             incidents: Incidents::default(),
+            is_retired: false,
         };
         Arc::new(Self {
             sink: sink.into(),
@@ -127,7 +129,38 @@ impl Breaker {
     pub(super) fn join(&self, max_in_flight: usize, incidents: &Incidents) {
         let mut inner = self.inner.lock();
         inner.machine.join(max_in_flight);
-        inner.incidents = incidents.clone();
+        if !inner.is_retired {
+            inner.incidents = incidents.clone();
+        }
+    }
+
+    /// Removes a route that joined.
+    pub(super) fn leave(&self, max_in_flight: usize) {
+        self.inner.lock().machine.leave(max_in_flight);
+    }
+
+    /// The breaker of a replaced sink: it reports no further outages and sets no gauges, because those are of the new
+    /// breaker of the same name.
+    pub fn retire(&self) {
+        let mut inner = self.inner.lock();
+        (inner.is_retired, inner.incidents) = (true, Incidents::silent());
+    }
+
+    /// Sets the gauges of a breaker that replaces another one.
+    pub fn show(&self) {
+        let inner = self.inner.lock();
+        self.show_state(inner.machine.state());
+        #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+        self.metrics.domains_down.set(inner.evidence.count_down() as f64);
+    }
+
+    fn show_state(&self, state: BreakerState) {
+        self.metrics.breaker.set(match state {
+            BreakerState::Closed => 0.0,
+            BreakerState::HalfOpen => 1.0,
+            BreakerState::Open => 2.0,
+        });
+        self.metrics.up.set(f64::from(u8::from(state == BreakerState::Closed)));
     }
 
     /// Waits until messages may be sent. While the breaker is open, tasks continue in the order of their calls.
@@ -226,7 +259,8 @@ impl Breaker {
         let may_wait = inner.machine.may_wait();
         let result = change(&mut inner, Instant::now());
         let down = inner.evidence.count_down();
-        if down != down_before {
+        let reports = !inner.is_retired;
+        if down != down_before && reports {
             #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
             self.metrics.domains_down.set(down as f64);
             if down == 0 {
@@ -235,17 +269,14 @@ impl Breaker {
         }
         let after = inner.machine.state();
         if before != after {
-            self.metrics.breaker.set(match after {
-                BreakerState::Closed => 0.0,
-                BreakerState::HalfOpen => 1.0,
-                BreakerState::Open => 2.0,
-            });
+            if reports {
+                self.show_state(after);
+            }
             let is_up = after == BreakerState::Closed;
             if is_up != (before == BreakerState::Closed) {
                 inner.since = Instant::now();
-                self.metrics.up.set(f64::from(u8::from(is_up)));
             }
-            if is_up {
+            if is_up && reports {
                 inner.incidents.ended(&Subject::Sink(self.sink.clone()));
             }
         }

@@ -17,6 +17,7 @@ mod windows;
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures::future::join_all;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 use tokio::{sync::watch, task::JoinHandle, time::sleep};
 
@@ -31,7 +32,7 @@ use crate::{
     retry::{Backoff, RetryPolicy},
     sink::{Delivery, Element, Outcome},
     spans::Spans,
-    store::{Partition, Store},
+    store::Partition,
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -89,9 +90,11 @@ struct Instance {
 impl Instance {
     fn start(store: &Arc<TestStore>, routes: Vec<RouteSetup>) -> Self {
         let (shutdown, receiver) = watch::channel(false);
-        let dynamic: Arc<dyn Store> = store.clone();
-        let scheduler = Scheduler::new(&dynamic, routes, MAX_SLEEP, store.next_seed(), &Incidents::default());
-        Self { shutdown, task: tokio::spawn(scheduler.run(receiver)) }
+        let scheduler = Scheduler::new(MAX_SLEEP, store.next_seed(), &Incidents::default());
+        let works = routes.into_iter().map(|setup| scheduler.route(store.clone(), setup));
+        let works: Vec<_> = works.map(|work| work.run(receiver.clone())).collect();
+        let task = async { drop(join_all(works).await) };
+        Self { shutdown, task: tokio::spawn(task) }
     }
 
     /// One route `r` with the usual policy.

@@ -107,6 +107,7 @@ pub struct RedisStore {
     burials: BTreeMap<Arc<str>, Vec<Arc<WakeSignal>>>,
 }
 
+#[derive(Clone)]
 struct Bundlers {
     claims: Arc<Bundler>,
     settlements: Arc<Bundler>,
@@ -117,6 +118,12 @@ struct StoreRoute {
     settings: RouteSettings,
     /// One for each partition.
     keys: Vec<PartitionKeys>,
+    state: Arc<RouteState>,
+}
+
+/// Facts about a route in Redis that stores with other settings of the route share.
+#[derive(Default)]
+struct RouteState {
     /// The number of partitions from which messages are moved, or 0.
     former: AtomicU16,
     /// The generations that this instance knows.
@@ -125,7 +132,7 @@ struct StoreRoute {
 
 impl StoreRoute {
     fn former(&self) -> Option<u16> {
-        Some(self.former.load(Ordering::Relaxed)).filter(|former| *former > 0)
+        Some(self.state.former.load(Ordering::Relaxed)).filter(|former| *former > 0)
     }
 
     /// The version with which the `route` key of a partition begins.
@@ -134,11 +141,11 @@ impl StoreRoute {
     }
 
     fn generations(&self) -> Generations {
-        self.generations.lock().clone()
+        self.state.generations.lock().clone()
     }
 
     fn learn(&self, others: &Generations) {
-        self.generations.lock().unite(others);
+        self.state.generations.lock().unite(others);
     }
 
     /// The keys of a script, and behind them the flow keys of the partition, if the route has flows.
@@ -178,23 +185,13 @@ impl StoreRoute {
     }
 
     fn set_former(&self, former: Option<u16>) {
-        self.former.store(former.unwrap_or(0), Ordering::Relaxed);
+        self.state.former.store(former.unwrap_or(0), Ordering::Relaxed);
     }
 }
 
 impl RedisStore {
     pub fn new(servers: impl Into<Servers>, prefix: &str, routes: impl IntoIterator<Item = RouteSettings>) -> Self {
         let servers = servers.into();
-        let keys_of = PartitionKeys::naming(servers.cluster().is_some());
-        let routes = routes
-            .into_iter()
-            .map(|settings| {
-                let all = Partition::all(&settings.name, settings.partitions);
-                let keys = all.map(|partition| keys_of(prefix, &partition)).collect();
-                let (former, generations) = (AtomicU16::default(), Mutex::default());
-                (settings.name.clone(), StoreRoute { settings, keys, former, generations })
-            })
-            .collect();
         let bundlers = |connection: &Arc<Connection>| {
             let bundler = |script| Bundler::new(script, connection.clone());
             Bundlers {
@@ -203,15 +200,48 @@ impl RedisStore {
                 transfers: bundler(&script::TRANSFERS),
             }
         };
-        Self {
+        let store = Self {
             bundlers: servers.single().map(bundlers),
             writes: Writes::new(servers.clone(), None),
             listings: servers.clone(),
             servers,
             prefix: prefix.to_owned(),
-            routes,
+            routes: BTreeMap::new(),
+            burials: BTreeMap::new(),
+        };
+        store.serving(routes)
+    }
+
+    /// A store of these routes over the connections of this one, without signals of deaths. It knows what this store
+    /// knows about their partitions in Redis.
+    #[must_use]
+    pub fn serving(&self, routes: impl IntoIterator<Item = RouteSettings>) -> Self {
+        let keys_of = PartitionKeys::naming(self.servers.cluster().is_some());
+        let route = |settings: RouteSettings| {
+            let all = Partition::all(&settings.name, settings.partitions);
+            let keys = all.map(|partition| keys_of(&self.prefix, &partition)).collect();
+            let known = self.routes.get(&settings.name);
+            let known = known.filter(|known| known.settings.partitions == settings.partitions);
+            let state = known.map_or_else(Arc::default, |known| known.state.clone());
+            (settings.name.clone(), StoreRoute { settings, keys, state })
+        };
+        Self {
+            servers: self.servers.clone(),
+            bundlers: self.bundlers.clone(),
+            writes: self.writes.clone(),
+            listings: self.listings.clone(),
+            prefix: self.prefix.clone(),
+            routes: routes.into_iter().map(route).collect(),
             burials: BTreeMap::new(),
         }
+    }
+
+    /// A store of one route of this one, over the same connections and with the same signals of deaths.
+    #[must_use]
+    pub fn of_route(&self, name: &str) -> Self {
+        let settings = self.routes.get(name).map(|route| route.settings.clone());
+        let burials = self.burials.get_key_value(name).map(|(name, signals)| (name.clone(), signals.clone()));
+        self.serving(settings).notifying_of_deaths(burials.into_iter().collect())
     }
 
     /// Uses a separate connection for `get` and `list`.

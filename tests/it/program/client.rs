@@ -19,6 +19,11 @@ impl Client {
         Self { http: http::client(), base: punctual.url("") }
     }
 
+    /// With an HTTP client of the test.
+    pub fn with(punctual: &Punctual, http: reqwest::Client) -> Self {
+        Self { http, base: punctual.url("") }
+    }
+
     /// With a body, unless it is empty.
     pub async fn call(&self, method: &str, path: &str, body: &str) -> Answer {
         let method = Method::from_bytes(method.as_bytes()).unwrap();

@@ -24,7 +24,7 @@ async fn check_reports_whether_everything_answers() {
     let workplace = Workplace::with(&configuration(&redis, &receiver));
     let valid = workplace.run(&["check"]).await;
     assert_eq!((valid.code, &*valid.error), (Some(0), ""));
-    assert_eq!(valid.out, "the configuration is valid: 1 route, 1 sink, 0 sources\n");
+    assert!(valid.out.starts_with("the configuration is valid: 1 route, 1 sink, 0 sources\ndigest "), "{}", valid.out);
     let all_answer = workplace.run(&["check", "--connect", "--json"]).await;
     assert_eq!(all_answer.code, Some(0), "{all_answer:?}");
     let answers: Value = serde_json::from_str(&all_answer.out).unwrap();

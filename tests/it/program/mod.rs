@@ -40,6 +40,7 @@ mod poison;
 mod readers;
 mod redis_outage;
 pub mod refusals;
+mod reload;
 mod repartition;
 mod rights;
 mod schedule_faults;

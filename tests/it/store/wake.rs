@@ -75,10 +75,10 @@ async fn a_scene_publishes_exactly_when_the_head_becomes_earlier() {
 #[tokio::test]
 async fn a_signal_notifies_of_its_own_partition_and_of_a_new_subscription() {
     let mut bench = Bench::start().await;
-    let mut listener = WakeListener::new(redis::Client::open(bench.server.url()).expect("a valid URL").into());
+    let listener = WakeListener::new(redis::Client::open(bench.server.url()).expect("a valid URL").into());
     let signal = listener.signal(PREFIX, &partition());
     let other = listener.signal(PREFIX, &Partition { route: "three".into(), index: 0, count: 3 });
-    let listening = tokio::spawn(listener.run());
+    let listening = tokio::spawn(async move { listener.run().await });
     assert_eq!(notified(&signal).await, WakeReason::Subscription);
     assert_eq!(notified(&other).await, WakeReason::Subscription);
     assert!(signal.is_listening());
@@ -106,12 +106,12 @@ async fn signals_of_sources_follow_their_keys_if_the_user_may_subscribe_to_them(
     let port = bench.server.port();
     let users = [format!("redis://127.0.0.1:{port}/0"), format!("redis://limited:secret@127.0.0.1:{port}/0")];
     for (url, may) in users.into_iter().zip([true, false]) {
-        let mut listener = WakeListener::new(redis::Client::open(url).expect("a valid URL").into());
+        let listener = WakeListener::new(redis::Client::open(url).expect("a valid URL").into());
         let signal = listener.signal(PREFIX, &partition());
         let (changed, woken) = (Arc::<WakeSignal>::default(), Arc::<WakeSignal>::default());
         listener.notify_on(vec!["__keyspace@0__:theirs".into(), "__keyspace@0__:other".into()], &changed);
         listener.also_notify(PREFIX, &partition(), &woken);
-        let listening = tokio::spawn(listener.run());
+        let listening = tokio::spawn(async move { listener.run().await });
         assert_eq!(
             (notified(&signal).await, notified(&woken).await),
             (WakeReason::Subscription, WakeReason::Subscription)
@@ -138,9 +138,9 @@ async fn signals_of_sources_follow_their_keys_if_the_user_may_subscribe_to_them(
 async fn a_silent_subscription_is_noticed_within_five_seconds() {
     let mut bench = Bench::start().await;
     let proxy = Proxy::start(bench.server.port());
-    let mut listener = WakeListener::new(redis::Client::open(proxy.redis_url()).expect("a valid URL").into());
+    let listener = WakeListener::new(redis::Client::open(proxy.redis_url()).expect("a valid URL").into());
     let signal = listener.signal(PREFIX, &partition());
-    let listening = tokio::spawn(listener.run());
+    let listening = tokio::spawn(async move { listener.run().await });
     assert_eq!(notified(&signal).await, WakeReason::Subscription);
     proxy.set(Mode::BlackHole).await;
     let silent = Instant::now();

@@ -19,13 +19,15 @@ use tokio::{
 
 use super::{
     super::connection::{Cluster, ServerAddress, Upstream, classify, is_denied, is_of_cluster, slot_of},
-    signals::{ANSWER_TIMEOUT, PING_INTERVAL, RESUBSCRIBE_INTERVAL, Signals, notify, set_listening},
+    signals::{
+        ANSWER_TIMEOUT, PING_INTERVAL, RESUBSCRIBE_INTERVAL, SignalTable, Signals, are_same, notify, set_listening,
+    },
 };
 
 /// The subscriptions on all primaries.
-pub struct ShardListeners {
+pub struct ShardListeners<'a> {
     cluster: Arc<Cluster>,
-    signals: Signals,
+    signals: &'a SignalTable,
     /// Counts the subscriptions made so far.
     subscriptions: watch::Sender<u64>,
 }
@@ -38,20 +40,22 @@ struct ShardListener {
     subscriptions: watch::Sender<u64>,
 }
 
-impl ShardListeners {
-    pub fn new(cluster: Arc<Cluster>, signals: Signals, subscriptions: watch::Sender<u64>) -> Self {
+impl<'a> ShardListeners<'a> {
+    pub fn new(cluster: Arc<Cluster>, signals: &'a SignalTable, subscriptions: watch::Sender<u64>) -> Self {
         Self { cluster, signals, subscriptions }
     }
 
     /// Never returns; drop the future to end the subscriptions.
     pub async fn run(self) {
-        let mut maps = self.cluster.maps();
+        let (mut maps, mut changed) = (self.cluster.maps(), self.signals.changed());
         let mut tasks = JoinSet::new();
-        let mut running: BTreeMap<Arc<ServerAddress>, (Vec<String>, AbortHandle)> = BTreeMap::new();
+        let mut running: BTreeMap<Arc<ServerAddress>, (Signals, AbortHandle)> = BTreeMap::new();
         loop {
             let mut wanted: BTreeMap<Arc<ServerAddress>, Signals> = BTreeMap::new();
             let map = maps.borrow_and_update().clone();
-            for (channel, signals) in &self.signals {
+            changed.mark_unchanged();
+            let current = self.signals.current().own;
+            for (channel, signals) in &current {
                 match map.owner(slot_of(channel.as_bytes())) {
                     Some(owner) => {
                         wanted.entry(owner.clone()).or_default().insert(channel.clone(), signals.clone());
@@ -59,8 +63,8 @@ impl ShardListeners {
                     None => set_listening(iter::once(signals), false),
                 }
             }
-            running.retain(|address, (channels, task)| {
-                let stays = wanted.get(address).is_some_and(|signals| signals.keys().eq(channels.iter()));
+            running.retain(|address, (subscribed, task)| {
+                let stays = wanted.get(address).is_some_and(|signals| are_same(signals, subscribed));
                 if !stays {
                     task.abort();
                 }
@@ -70,15 +74,18 @@ impl ShardListeners {
                 let Entry::Vacant(place) = running.entry(address) else { continue };
                 // Until the subscription is active, wake-ups are lost.
                 set_listening(signals.values(), false);
-                let channels = signals.keys().cloned().collect();
+                let subscribed = signals.clone();
                 let (cluster, subscriptions) = (self.cluster.clone(), self.subscriptions.clone());
                 let listener = ShardListener { cluster, address: place.key().clone(), signals, subscriptions };
-                place.insert((channels, tasks.spawn(listener.run())));
+                place.insert((subscribed, tasks.spawn(listener.run())));
             }
             // Removes aborted tasks; the others never end.
             while tasks.try_join_next().is_some() {}
-            // Cannot fail: the cluster holds the sender.
-            let _ = maps.changed().await;
+            // Cannot fail: the cluster and the listener hold the senders.
+            tokio::select! {
+                _ = maps.changed() => {}
+                _ = changed.changed() => {}
+            }
         }
     }
 }
