@@ -2,7 +2,7 @@
 //!
 //! `own_sink CONFIGURATION`: serves like `punctual serve -c CONFIGURATION`, with the sink type `file` in addition.
 
-use std::{env, error::Error, path::PathBuf, time::Duration};
+use std::{env, error::Error, path::PathBuf, sync::Arc, time::Duration};
 
 use punctual::{
     Context, Delivery, OpenSink, Outcome, Path, Problems, Report, Settings, Sink, SinkSettings, Sources, Whole, load,
@@ -100,6 +100,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let file = env::args_os().nth(1).ok_or("usage: own_sink CONFIGURATION")?;
     let mut registry = registry();
     registry.sink::<FileSettings>("file");
-    let config = load(&Sources::of_process(vec![file.into()], None), &registry)?;
-    Ok(serve(config).await?)
+    let sources = Sources::of_process(vec![file.into()], None);
+    // Called again on SIGHUP and `POST /v1/reload`.
+    let read = Arc::new(move || load(&sources, &registry));
+    Ok(serve(read()?, read).await?)
 }

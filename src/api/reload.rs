@@ -79,8 +79,10 @@ pub async fn reload(State(api): State<Arc<Api>>, caller: Caller, request: Reques
 
 fn invalid(mistakes: &[Mistake]) -> Problem {
     let error = |Mistake { path, text }: &Mistake| {
-        let pointer =
-            path.iter().map(|key| format!("/{}", key.replace('~', "~0").replace('/', "~1"))).collect::<String>();
+        let mut pointer = String::new();
+        for key in path {
+            pointer = format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1"));
+        }
         FieldError::new(pointer, text)
     };
     Problem::configuration(mistakes.iter().map(error).collect())

@@ -149,7 +149,10 @@ impl Reloader {
 /// A file system can block forever, and the end of the runtime waits for its own blocking threads.
 async fn load(load: Load) -> Result<Config, Vec<Mistake>> {
     let (done, loading) = oneshot::channel();
-    std::thread::spawn(move || done.send(load()));
+    std::thread::spawn(move || {
+        // Without a receiver the time is over.
+        let _ = done.send(load());
+    });
     match timeout(LOAD_TIMEOUT, loading).await {
         Ok(Ok(Ok(config))) => Ok(config),
         Ok(Ok(Err(errors))) => Err(errors
@@ -185,7 +188,9 @@ fn report(result: &Result<Reloaded, Vec<Mistake>>) {
             let shown = |paths: &[String]| (!paths.is_empty()).then(|| paths.join(", "));
             let (added, replaced, removed) = (shown(added), shown(replaced), shown(removed));
             tracing::info!(digest, added, replaced, removed, "loaded the configuration again");
-            warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+            for warning in warnings {
+                tracing::warn!("{warning}");
+            }
             if let Some(settings) = shown(restart) {
                 tracing::warn!(settings, "these settings take effect at the next start");
             }

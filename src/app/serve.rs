@@ -13,6 +13,7 @@ use axum::Router;
 use futures::future::OptionFuture;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::{
+    net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
     sync::{mpsc, oneshot, watch},
     task::{JoinError, JoinHandle},
@@ -29,6 +30,7 @@ use super::{
     reload::{Load, Reloader},
     settings, sources,
     spans::{self, Exporting},
+    unit::Panic,
 };
 use crate::{
     api::{self, Api, ConnectionLimits, MetricsPage},
@@ -100,7 +102,7 @@ async fn run(config: Config, load: Load, inbox: Option<Arc<Inbox>>) -> Result<()
     let (spans, exporter) = spans::open(&config, &incidents).map_err(ServeError::Configuration)?;
     let exporting = exporter.map(Exporting::start);
     let (config, opened, around) = (Arc::new(config), Opened { sinks, sources }, (incidents, spans));
-    let (opening, (panics, mut panicked)) = (watch::Sender::new(false), mpsc::unbounded_channel());
+    let (opening, (panics, panicked)) = (watch::Sender::new(false), mpsc::unbounded_channel());
     let watched = (opening.subscribe(), panics);
     let instance = Instance::new(config.clone(), backend.clone(), opened, around, watched, rand::random());
     let instance = Arc::new(instance);
@@ -113,9 +115,7 @@ async fn run(config: Config, load: Load, inbox: Option<Arc<Inbox>>) -> Result<()
     let api = Arc::new(api.reloading(reloads));
     let limits = ConnectionLimits::of_process(config.server.max_connections_per_address);
     let calls = api::serve(listener, router(&instance, &api, inbox), limits, asked(stopped.clone()));
-    let probes = probes.map(|probes| {
-        api::serve(probes, api::probes(api.clone()), ConnectionLimits::of_probes(), asked(stopped.clone()))
-    });
+    let probes = probes.map(|probes| serve_probes(probes, api.clone(), stopped.clone()));
     let mut server = tokio::spawn(async {
         tokio::join!(calls, OptionFuture::from(probes));
     });
@@ -135,26 +135,8 @@ async fn run(config: Config, load: Load, inbox: Option<Arc<Inbox>>) -> Result<()
     let generations = instance.queue.store().servers().generations();
     let subscriptions = instance.wakes.subscriptions();
     let whole = Arc::new(OnceLock::new());
-    let mut deliveries = tokio::spawn({
-        let (instance, end) = (instance.clone(), whole.clone());
-        async move {
-            tokio::select! {
-                Ok(()) = preparation => instance.check_sinks(|_, sink| sink.is_on_redis()),
-                () = asked(stopped.clone()) => return,
-            }
-            opening.send_replace(true);
-            let stop = async {
-                asked(stopped).await;
-                instance.ended(*end.get().expect("set before the stop")).await;
-            };
-            tokio::select! {
-                () = stop => {}
-                () = instance.wakes.run() => {}
-                // Parts must not stop unnoticed.
-                Some(panic) = panicked.recv() => std::panic::resume_unwind(panic),
-            }
-        }
-    });
+    let mut deliveries =
+        tokio::spawn(deliver(instance.clone(), preparation, opening, panicked, stopped, whole.clone()));
     let (incidents, waiting) = (instance.incidents.clone(), instance.waiting());
     let waiting = &waiting;
     let reports = incidents.report(|subject| async move { waiting.count(&subject).await });
@@ -208,6 +190,36 @@ async fn run(config: Config, load: Load, inbox: Option<Arc<Inbox>>) -> Result<()
         tracing::info!("stopped");
     }
     Ok(ended?)
+}
+
+async fn serve_probes(listener: TcpListener, api: Arc<Api>, stopped: watch::Receiver<bool>) {
+    api::serve(listener, api::probes(api), ConnectionLimits::of_probes(), asked(stopped)).await;
+}
+
+/// Opens the parts when Redis is prepared, and waits for their end after `stopped`. `end`: set before the stop.
+async fn deliver(
+    instance: Arc<Instance>,
+    preparation: oneshot::Receiver<()>,
+    opening: watch::Sender<bool>,
+    mut panicked: mpsc::UnboundedReceiver<Panic>,
+    stopped: watch::Receiver<bool>,
+    end: Arc<OnceLock<Instant>>,
+) {
+    tokio::select! {
+        Ok(()) = preparation => instance.check_sinks(|_, sink| sink.is_on_redis()),
+        () = asked(stopped.clone()) => return,
+    }
+    opening.send_replace(true);
+    let ended = async {
+        asked(stopped).await;
+        instance.ended(*end.get().expect("set before the stop")).await;
+    };
+    tokio::select! {
+        () = ended => {}
+        () = instance.wakes.run() => {}
+        // A part must not stop unnoticed.
+        Some(panic) = panicked.recv() => std::panic::resume_unwind(panic),
+    }
 }
 
 fn router(instance: &Instance, api: &Arc<Api>, inbox: Option<Arc<Inbox>>) -> Router {

@@ -128,7 +128,7 @@ pub fn run() -> ExitCode {
 async fn run_command() -> ExitCode {
     // Exits with 2 on a usage error.
     let cli = Cli::parse();
-    match dispatch(cli).await {
+    match Box::pin(dispatch(cli)).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !matches!(failure, Failure::Closed) {

@@ -117,13 +117,17 @@ impl Config {
             context.update(&fingerprint.0);
         };
         for (section, parts) in [("sinks", sinks), ("routes", routes), ("sources", sources), ("others", others)] {
-            parts.iter().for_each(|(name, fingerprint)| add(&format!("{section}.{name}"), fingerprint));
+            for (name, fingerprint) in parts {
+                add(&format!("{section}.{name}"), fingerprint);
+            }
         }
         for (name, route) in &self.routes {
             add(&format!("partitions.{name}"), &of(&[route.partitions.to_string()]));
         }
         for (name, part) in [("schedules", schedules), ("auth", auth)] {
-            part.iter().for_each(|fingerprint| add(name, fingerprint));
+            if let Some(fingerprint) = part {
+                add(name, fingerprint);
+            }
         }
         let (iterations, mut out) = (NonZeroU32::new(ITERATIONS).expect("not zero"), [0; DIGEST_BYTES]);
         pbkdf2::derive(PBKDF2_HMAC_SHA256, iterations, b"punctual", context.finish().as_ref(), &mut out);
@@ -175,13 +179,19 @@ fn text(value: &impl serde::Serialize) -> String {
 /// The digests of the files that settings name, in the order of the settings. A file that cannot be read counts as empty:
 /// the checks report it.
 fn files(values: &Dict) -> String {
-    let one = |(key, value): (&String, &Value)| match value {
-        Value::Dict(_, inner) => files(inner),
-        Value::String(_, path) if key.ends_with(FILE) => {
-            let content = std::fs::read(path).unwrap_or_default();
-            digest(&SHA256, &content).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    let mut digests = Vec::new();
+    add_files(values, &mut digests);
+    text(&digests)
+}
+
+fn add_files(values: &Dict, digests: &mut Vec<Vec<u8>>) {
+    for (key, value) in values {
+        match value {
+            Value::Dict(_, inner) => add_files(inner, digests),
+            Value::String(_, path) if key.ends_with(FILE) => {
+                digests.push(digest(&SHA256, &std::fs::read(path).unwrap_or_default()).as_ref().to_vec());
+            }
+            _ => {}
         }
-        _ => String::new(),
-    };
-    values.iter().map(one).collect()
+    }
 }

@@ -185,6 +185,12 @@ pub fn describe() {
     metrics_process::Collector::default().describe();
     describe_gauge!(BREAKER, "0 closed, 1 half-open, 2 open");
     describe_gauge!(DOMAINS_DOWN, "Failure domains that are down while the sink is up");
+    describe_config();
+    describe_gauge!(BUILD_INFO, "1, with the version as label");
+    gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+}
+
+fn describe_config() {
     describe_gauge!(RELOAD_SUCCESSFUL, "1 if the configuration was valid when it was read last, else 0");
     describe_gauge!(RELOAD_TIME, "Time at which a valid configuration was read last, seconds since the epoch");
     describe_gauge!(
@@ -195,8 +201,6 @@ pub fn describe() {
         RESTART_REQUIRED,
         "1 while settings that were read again take effect at the next start only, else 0"
     );
-    describe_gauge!(BUILD_INFO, "1, with the version as label");
-    gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
 }
 
 /// `depth`: `None` if unknown.

@@ -6,5 +6,6 @@ mod intake;
 mod kafka;
 mod program;
 mod rabbitmq;
+mod reload;
 mod sorted_set;
 mod sorted_set_faults;

@@ -85,7 +85,9 @@ impl WakeListener {
     /// Removes the signals of claimers.
     pub fn forget(&self, signals: &[Arc<WakeSignal>]) {
         self.signals.change(|current| {
-            signals.iter().for_each(|signal| current.remove(signal));
+            for signal in signals {
+                current.remove(signal);
+            }
             current.sleepers -= signals.len();
         });
     }
@@ -93,7 +95,9 @@ impl WakeListener {
     /// Removes the signals of a source: that of `notify_on`, and those of its partitions.
     pub fn forget_source(&self, signals: &[&Arc<WakeSignal>]) {
         self.signals.change(|current| {
-            signals.iter().for_each(|signal| current.remove(signal));
+            for signal in signals {
+                current.remove(signal);
+            }
             current.sleepers -= SLEEPERS_OF_A_SOURCE;
         });
     }

@@ -6,6 +6,7 @@ mod faults;
 mod formats;
 mod program;
 mod recreated;
+mod reload;
 mod schedules;
 mod tombstones;
 mod traces;

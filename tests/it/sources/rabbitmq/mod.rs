@@ -5,6 +5,7 @@ mod holding;
 mod outages;
 mod program;
 mod refusals;
+mod reload;
 mod returns;
 mod traces;
 
