@@ -235,7 +235,7 @@ pub async fn authenticate(State(guard): State<CurrentGuard>, mut request: Reques
     next.run(request).await
 }
 
-/// What a call is checked against.
+/// The objects that a call is checked against.
 #[derive(Clone)]
 pub struct Authority {
     pub guard: CurrentGuard,

@@ -37,6 +37,7 @@ mod rate;
 mod raw;
 mod readers;
 mod reload;
+mod reloads;
 mod replaced;
 mod routes;
 mod scheduled;
@@ -68,7 +69,7 @@ pub use self::{
     metrics_page::MetricsPage,
     post::{MAX_JSON_BYTES, VIA},
     problem::TYPE as PROBLEM_TYPE,
-    reload::{Mistake, ReloadRequest, Reloaded, Reloads},
+    reloads::{Mistake, ReloadRequest, Reloaded, Reloads},
     server::serve,
     state::Api,
     statuses::{BreakerState, DownDomain, Failing, FailingSinks, SinkStatus, SinkStatuses, SourceStatuses, Statuses},

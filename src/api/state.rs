@@ -14,7 +14,7 @@ use super::{
     ids::NewId,
     metrics_page::MetricsPage,
     readers::Readers,
-    reload::Reloads,
+    reloads::Reloads,
     replaced::Replacements,
     statuses::Statuses,
 };

@@ -75,7 +75,7 @@ struct Running {
 struct RouteUnit {
     unit: Unit,
     upkeep: Arc<Upkeep>,
-    /// Of the claimers.
+    /// Signals of the claimers.
     signals: Vec<Arc<WakeSignal>>,
 }
 

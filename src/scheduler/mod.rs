@@ -59,7 +59,7 @@ use crate::{
     store::{Partition, Store, WakeSignal},
 };
 
-/// What the routes of one instance share.
+/// State that the routes of one instance share.
 pub struct Scheduler {
     max_sleep: Duration,
     started: Instant,
