@@ -158,13 +158,15 @@ impl Instance {
         }
         running.ending.retain(|unit| !unit.has_ended());
         let Opened { sinks, sources } = opened;
-        for (name, sink) in &sinks {
-            sink.breaker().show();
-            if differences.sinks.get(name) == Some(&Change::Replaced) {
-                self.incidents.forget(&Subject::Sink(name.as_str().into()));
-            }
-        }
         let former_sinks = running.take_sinks(differences, sinks);
+        for (name, former) in &former_sinks {
+            former.sink.breaker().retire();
+            self.incidents.forget(&Subject::Sink(name.as_str().into()));
+        }
+        for unit in running.sinks.values() {
+            // After the former one of its name reports no more.
+            unit.sink.breaker().show();
+        }
         let upkeeps = running.upkeeps(&config, differences);
         self.serve(&mut running, &config, differences, &upkeeps);
         self.replace_routes(&mut running, &config, differences, upkeeps);
@@ -278,9 +280,12 @@ impl Instance {
         let delivering = Arc::new(running.delivering.of_route(name));
         let store = self.queue.store().of_route(name);
         let (queue, scheduler, incidents) = (self.queue.clone(), self.scheduler.clone(), self.incidents.clone());
-        let shared = upkeep.clone();
+        let (shared, replaces, own) = (upkeep.clone(), !former.is_empty(), name.to_owned());
         let work = move |stop: watch::Receiver<bool>| async move {
             // The metrics of the route begin here, after those of its predecessor have ended.
+            if replaces {
+                metrics::forget_optional(&own);
+            }
             let work = scheduler.route(delivering, setup);
             tokio::join!(work.run(stop.clone()), shared.run(&queue, &store, &incidents, stop));
             drop(user);
@@ -297,16 +302,27 @@ impl Instance {
     ) {
         for (name, change) in &differences.sources {
             let former = running.sources.remove(name);
-            if let Some(source) = former.as_ref().map(|former| &former.source) {
-                self.incidents.forget(&Subject::Source(source.name().clone()));
-                if let Some(bells) = source.bells() {
-                    self.wakes.forget_source(&[&bells.changed, &bells.woken]);
+            let (former, former_kind) = match former {
+                Some(SourceUnit { unit, source }) => {
+                    if let Some(bells) = source.bells() {
+                        self.wakes.forget_source(&[&bells.changed, &bells.woken]);
+                    }
+                    (vec![unit], Some(source.kind()))
                 }
-            }
-            let former: Vec<Unit> = former.into_iter().map(|former| former.unit).collect();
+                None => (Vec::new(), None),
+            };
+            // After the end of the former one, which can report an outage before that.
+            let subject = Subject::Source(name.as_str().into());
+            let (incidents, own) = (self.incidents.clone(), name.clone());
+            let forget = move || {
+                if let Some(kind) = former_kind {
+                    incidents.forget(&subject);
+                    metrics::source(&own, kind, false, None);
+                }
+            };
             if *change == Change::Removed {
-                former.iter().for_each(Unit::stop);
-                running.ending.extend(former);
+                let work = |_| async move { forget() };
+                running.ending.push(self.units.start(format!("sources.{name}"), former, work));
                 continue;
             }
             let source = opened.remove(name).expect("opened");
@@ -319,7 +335,10 @@ impl Instance {
             }
             metrics::scheduled(source.route(), name, 0);
             let (taking, queue, incidents) = (source.clone(), self.queue.clone(), self.incidents.clone());
-            let work = |stop| taking.run(queue, incidents, stop);
+            let work = |stop| async move {
+                forget();
+                taking.run(queue, incidents, stop).await;
+            };
             let unit = self.units.start(format!("sources.{name}"), former, work);
             running.sources.insert(name.clone(), SourceUnit { unit, source });
         }
@@ -328,7 +347,6 @@ impl Instance {
     /// Closes sinks as soon as no route uses them.
     fn close(&self, running: &mut Running, sinks: Vec<(String, SinkUnit)>) {
         for (name, SinkUnit { sink, user, mut users }) in sinks {
-            sink.breaker().retire();
             sink.stop();
             drop(user);
             let limit = self.units.limit;

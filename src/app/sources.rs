@@ -86,6 +86,11 @@ impl RunningSource {
         &self.route
     }
 
+    /// The configured `type`.
+    pub fn kind(&self) -> &'static str {
+        self.kind
+    }
+
     /// Signals that wake the source while it runs.
     pub fn bells(&self) -> Option<&Bells> {
         self.source.bells()

@@ -332,6 +332,16 @@ pub fn queue(route: &str, gauges: QueueGauges) {
     }
 }
 
+/// Removes the gauges that a route has with some settings only. The page leaves out samples that are NaN.
+pub fn forget_optional(route: &str) {
+    for name in [FLOW_WAITING, FLOW_KEYS, DEAD_UNFORWARDED] {
+        gauge!(name, "route" => route.to_owned()).set(f64::NAN);
+    }
+    for limit in ["messages", "bytes"] {
+        gauge!(LIMIT_USED, "route" => route.to_owned(), "limit" => limit).set(f64::NAN);
+    }
+}
+
 /// The values of `SCHEDULE_NEXT`, in milliseconds.
 static SHOWN_NEXT: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
 

@@ -304,6 +304,39 @@ async fn messages_in_flight_to_a_hanging_endpoint_are_given_back_and_reach_its_s
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_outage_and_the_gauges_of_a_former_part_end_with_it() {
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    let mut configuration = base(&redis, &receiver);
+    configuration["routes"]["a"]["limits"] = json!({ "messages": 100 });
+    let mut refusing = Receiver::start();
+    configuration["sinks"]["hook"]["url"] = refusing.url().into();
+    refusing.refuse();
+    let punctual = Punctual::start(&configuration.to_string()).await;
+    let client = Client::of(&punctual);
+    client.schedule("a", r#"{"id":"m","payload":1}"#).await;
+    let up = async || client.metrics().await.sum("punctual_sink_up", &["sink=\"hook\""]);
+    eventually("the sink is down", MAX_WAIT, async || (up().await == 0).then_some(())).await;
+    assert!(client.call("GET", "/metrics", "").await.text.contains("punctual_limit_used_ratio{"));
+
+    configuration["sinks"]["hook"]["url"] = receiver.url().into();
+    configuration["routes"]["a"].as_object_mut().unwrap().remove("limits");
+    reload_with(&punctual, &configuration).await;
+    receiver.wait_for(1, MAX_WAIT).await;
+    assert_eq!(up().await, 1);
+    let sink = client.sink("hook").await;
+    assert_eq!((&sink["breaker"], &sink["last_error"]), (&json!("closed"), &Value::Null), "{sink}");
+    eventually("the gauge has gone", MAX_WAIT, async || {
+        let page = client.call("GET", "/metrics", "").await.text;
+        (!page.contains("punctual_limit_used_ratio{")).then_some(())
+    })
+    .await;
+    // Once a minute would come another line.
+    let lines = punctual.log().matches("sink=\"hook\"").count();
+    sleep(Duration::from_secs(rounds(1, 65))).await;
+    assert_eq!(punctual.log().matches("sink=\"hook\"").count(), lines, "{}", punctual.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn settings_that_need_a_restart_are_named_and_stay() {
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     let mut configuration = base(&redis, &receiver);
