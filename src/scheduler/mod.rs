@@ -35,6 +35,7 @@ mod view;
 mod tests;
 
 use std::{
+    collections::BTreeSet,
     sync::{Arc, Once},
     time::Duration,
 };
@@ -67,7 +68,14 @@ pub struct Scheduler {
     suspects: Arc<Semaphore>,
     settling: Unanswered,
     incidents: Incidents,
-    rng: Mutex<StdRng>,
+    /// The number that identifies this process in claims.
+    instance: u64,
+    started_routes: Mutex<StartedRoutes>,
+}
+
+struct StartedRoutes {
+    rng: StdRng,
+    names: BTreeSet<Arc<str>>,
 }
 
 /// A route that is not running yet.
@@ -82,14 +90,16 @@ impl Scheduler {
     /// and the numbers that identify the instance, so it must differ between instances. Dead messages and outages are
     /// reported to `incidents`.
     pub fn new(max_sleep: Duration, seed: u64, incidents: &Incidents) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed);
         Self {
+            instance: rng.random(),
             max_sleep,
             started: Instant::now(),
             // A process has suspects of only one claim in flight: if it crashes, the cause is among few messages.
             suspects: Arc::new(Semaphore::new(1)),
             settling: Unanswered::default(),
             incidents: incidents.clone(),
-            rng: Mutex::new(StdRng::seed_from_u64(seed)),
+            started_routes: Mutex::new(StartedRoutes { rng, names: BTreeSet::new() }),
         }
     }
 
@@ -97,7 +107,10 @@ impl Scheduler {
     /// own.
     pub fn route(&self, store: Arc<dyn Store>, setup: RouteSetup) -> RouteWork {
         let RouteSetup { route: name, partitions, policy, window, has_flows, target, spans } = setup;
-        let mut rng = self.rng.lock();
+        let mut started = self.started_routes.lock();
+        let StartedRoutes { rng, names } = &mut *started;
+        // The store would take the claims of a second route of a name for repeated ones of the first.
+        let instance = if names.insert(name.clone()) { self.instance } else { rng.random() };
         let breaker = target.breaker();
         breaker.join(policy.max_in_flight, &self.incidents);
         let messages = u32::try_from(policy.max_in_flight).unwrap_or(u32::MAX);
@@ -112,7 +125,7 @@ impl Scheduler {
             target,
             spans,
             store,
-            instance: rng.random(),
+            instance,
             suspects: Arc::clone(&self.suspects),
             max_sleep: self.max_sleep,
             started: self.started,
