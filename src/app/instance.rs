@@ -27,7 +27,7 @@ use crate::{
     message::MAX_METADATA_BYTES,
     metrics,
     queue::Queue,
-    scheduler::{self, Policy, RouteSetup, Scheduler},
+    scheduler::{self, Policy, Pool, RouteSetup, Scheduler},
     sink::{Delivery, inbox::Inbox},
     spans::Spans,
     store::{
@@ -38,6 +38,11 @@ use crate::{
 
 /// Bytes of a stored message in addition to payload and metadata.
 const STORED_OVERHEAD_BYTES: usize = 64;
+
+/// Bytes of the largest message as it is stored.
+pub fn largest_message(config: &Config) -> u64 {
+    (config.server.max_payload + MAX_METADATA_BYTES + STORED_OVERHEAD_BYTES) as u64
+}
 
 /// Maximum time of the first check of a sink. A later result is not logged.
 const FIRST_ANSWER: Duration = Duration::from_secs(15);
@@ -108,7 +113,6 @@ impl Instance {
                         (partition, signal)
                     })
                     .collect();
-                let largest = config.server.max_payload + MAX_METADATA_BYTES + STORED_OVERHEAD_BYTES;
                 RouteSetup {
                     route: name.clone(),
                     partitions,
@@ -116,7 +120,7 @@ impl Instance {
                         lease: route.lease,
                         max_in_flight: route.max_in_flight,
                         max_in_flight_bytes: route.max_in_flight_bytes,
-                        largest_message: largest as u64,
+                        largest_message: largest_message(config),
                         retry: route.retry,
                     },
                     window: route.window.clone(),
@@ -136,7 +140,14 @@ impl Instance {
         }
         let delivering = RedisStore::new(backend.servers(), prefix, settings());
         let delivering: Arc<dyn Store> = Arc::new(delivering.notifying_of_deaths(burials.clone()));
-        let scheduler = Scheduler::new(&delivering, routes, config.max_sleep, seed, &incidents);
+        let scheduler = Scheduler::new(
+            &delivering,
+            routes,
+            config.max_sleep,
+            &Pool::new(config.max_in_flight_bytes),
+            seed,
+            &incidents,
+        );
 
         let sinks: BTreeMap<Arc<str>, Arc<str>> =
             names.iter().map(|(name, route)| (name.clone(), route.sink.clone())).collect();

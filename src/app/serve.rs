@@ -22,7 +22,7 @@ use super::{
     instance::Instance,
     keeper,
     listening::{listen, listen_for_probes},
-    open_files, settings,
+    memory, open_files, settings,
     sinks::RunningSink,
     sources,
     spans::{self, Exporting},
@@ -83,6 +83,7 @@ async fn run(config: Config, inbox: Option<Arc<Inbox>>) -> Result<(), ServeError
     let mut stop = Stop::listen()?;
     let recorder = install_recorder()?;
     open_files::raise_limit();
+    memory::check(&config);
     let running_sinks = settings::check(&config).map_err(ServeError::Configuration)?;
     let listener = listen(&config.server).await?;
     let probes = listen_for_probes(&config.server).await?;

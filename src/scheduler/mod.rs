@@ -48,6 +48,7 @@ use tokio::{
 
 pub use self::{
     breaker::{Breaker, BreakerState, BreakerStatus},
+    budget::Pool,
     route::{Policy, RouteSetup, Target},
     unanswered::Unanswered,
 };
@@ -75,6 +76,7 @@ impl Scheduler {
         store: &Arc<dyn Store>,
         routes: Vec<RouteSetup>,
         max_sleep: Duration,
+        pool: &Arc<Pool>,
         seed: u64,
         incidents: &Incidents,
     ) -> Self {
@@ -87,7 +89,7 @@ impl Scheduler {
             let breaker = target.breaker();
             breaker.join(policy.max_in_flight, incidents);
             let messages = u32::try_from(policy.max_in_flight).unwrap_or(u32::MAX);
-            let budget = Budget::new(messages, policy.max_in_flight_bytes, policy.largest_message);
+            let budget = Budget::new(messages, policy.max_in_flight_bytes, policy.largest_message, pool);
             let route = Arc::new(ActiveRoute {
                 metrics: RouteMetrics::new(&name, breaker.sink(), has_flows),
                 crowds: Crowds::new(&budget),

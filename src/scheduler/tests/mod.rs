@@ -24,7 +24,7 @@ use self::{
     sink::FakeSink,
     store::{Faults, TestStore},
 };
-use super::{Breaker, Policy, RouteSetup, Scheduler, Target};
+use super::{Breaker, Policy, Pool, RouteSetup, Scheduler, Target};
 use crate::{
     incidents::Incidents,
     message::Metadata,
@@ -90,7 +90,8 @@ impl Instance {
     fn start(store: &Arc<TestStore>, routes: Vec<RouteSetup>) -> Self {
         let (shutdown, receiver) = watch::channel(false);
         let dynamic: Arc<dyn Store> = store.clone();
-        let scheduler = Scheduler::new(&dynamic, routes, MAX_SLEEP, store.next_seed(), &Incidents::default());
+        let scheduler =
+            Scheduler::new(&dynamic, routes, MAX_SLEEP, &Pool::new(1 << 40), store.next_seed(), &Incidents::default());
         Self { shutdown, task: tokio::spawn(scheduler.run(receiver)) }
     }
 
