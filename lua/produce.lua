@@ -733,7 +733,8 @@ if options ~= '' then
       return refuse('invalid-options', 'unknown option ' .. string.sub(tostring(name), 1, MAX_NAME_SHOWN))
     end
     if value ~= cjson.null and not known[name](value) then
-      return refuse('invalid-options', 'invalid value of ' .. name)
+      local form = (name == 'flow' or name == 'group') and ': it is 1 to 128 of A-Za-z0-9._:~-' or ''
+      return refuse('invalid-options', 'invalid value of ' .. name .. form)
     end
   end
 end

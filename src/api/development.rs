@@ -90,6 +90,8 @@ struct InboxQuery {
 #[derive(Debug, Serialize)]
 struct Advanced {
     now: Option<UnixMillis>,
+    /// The requested time: `to` of a call that continues this one.
+    to: Option<UnixMillis>,
     /// Messages that sinks confirmed during the call.
     delivered: u64,
     /// Attempts that failed during the call.
@@ -278,6 +280,8 @@ impl Development {
         let stats = try_join_all(routes.iter().map(|route| queue.stats(route))).await?;
         Ok(Advanced {
             now: UnixMillis::new(self.coming().await?.now / 1000),
+            // Not before `latest`: microseconds are rounded up.
+            to: UnixMillis::new(latest.div_ceil(1000)),
             delivered: after.0 - before.0,
             failed: after.1 - before.1,
             pending: stats.iter().map(|stats| stats.pending).sum(),

@@ -57,7 +57,7 @@ pub struct Bulk<'a> {
     pub selection: Selection,
     /// Further fields of the body of a call.
     pub more: Map<String, Value>,
-    /// The verb and its participle, such as `redrive` and `redriven`.
+    /// The verb, such as `redrive`, and the word before the number of messages that were changed, such as `redrove`.
     pub verb: &'a str,
     pub done: &'a str,
     /// Singular, such as `dead letter`.

@@ -145,7 +145,7 @@ async fn purge(session: &Session<'_>, arguments: ActArguments) -> Result<(), Fai
 }
 
 async fn forward(session: &Session<'_>, arguments: ActArguments) -> Result<(), Failure> {
-    act_on(session, arguments, "forward", "handed over", Map::new()).await
+    act_on(session, arguments, "forward", "forwarding", Map::new()).await
 }
 
 /// `verb` is the name of the call, `done` its participle; `more`: further fields of its body.

@@ -79,7 +79,7 @@ enum Command {
     Deliver(Operator<message::DeliverArguments>),
     /// Cancel pending messages
     Cancel(Operator<message::CancelArguments>),
-    /// Dead letters: summary, list, redrive, purge, export
+    /// Dead letters: summary, list, redrive, purge, forward, export
     Dead(Operator<dead::DeadArguments>),
     /// Stop the delivery of a route, on every instance
     Pause(Operator<route::PauseArguments>),

@@ -47,8 +47,9 @@ const MOST: u64 = 1_000_000_000;
 /// Path of the default of `remember.max` for all routes.
 const MAX_DEFAULT: &str = "route_defaults.remember.max";
 
-/// Path of the default of `dead.forward` for all routes.
+/// Paths of the defaults of `dead.forward` and `dead.then` for all routes.
 const FORWARD_DEFAULT: &str = "route_defaults.dead.forward";
+const THEN_DEFAULT: &str = "route_defaults.dead.then";
 
 /// Maximum number of routes over which dead letters are forwarded, one after another.
 const MAX_HOPS: usize = 3;
@@ -199,7 +200,7 @@ pub fn all(
         let route = read::<Route>(settings, &at, &defaults, problems);
         routes.extend(route.and_then(|route| route.check(&name, &at, around, problems)).map(|route| (name, route)));
     }
-    check_forwarding(&routes, around.route_names, problems);
+    check_forwarding(&routes, around, problems);
     routes
 }
 
@@ -243,7 +244,7 @@ impl Route {
                 max_age: self.dead.max_age.map(|age| age.0),
                 max_count: shared(self.dead.max_count, partitions, &at.key("dead").key("max_count"), problems),
             },
-            forward: self.dead.forwarding(name, &at.key("dead").key("forward"), problems),
+            forward: self.dead.forwarding(name, &at.key("dead"), problems),
             window: self.window.and_then(Windows::calendar),
             flow: self.flow.map(|flow| flow.check(partitions, at, problems)),
         })
@@ -251,12 +252,19 @@ impl Route {
 }
 
 impl Dead {
-    /// The route that a default names does not forward to itself.
+    /// The route that a default names does not forward to itself. `at` is the path of `dead`.
     fn forwarding(self, name: &str, at: &Path, problems: &mut Problems) -> Option<Forwarding> {
-        let route = self.forward?;
-        let [written, default] =
-            [at.clone(), Path::of(FORWARD_DEFAULT)].map(|path| problems.origins.get(&path).cloned());
-        if *route == *name && written == default {
+        let is_own = |path: &Path, default: &str| {
+            problems.origins.get(path).is_some_and(|written| problems.origins.get(&Path::of(default)) != Some(written))
+        };
+        let then = at.key("then");
+        let Some(route) = self.forward else {
+            if is_own(&then, THEN_DEFAULT) {
+                problems.warn(&then, "has no effect without `forward`");
+            }
+            return None;
+        };
+        if *route == *name && !is_own(&at.key("forward"), FORWARD_DEFAULT) {
             return None;
         }
         Some(Forwarding { route, purges: self.then == Then::Purge })
@@ -264,13 +272,15 @@ impl Dead {
 }
 
 /// Refuses unknown routes, cycles, and chains of more than `MAX_HOPS` routes.
-fn check_forwarding(routes: &BTreeMap<String, RouteConfig>, names: &BTreeSet<String>, problems: &mut Problems) {
+fn check_forwarding(routes: &BTreeMap<String, RouteConfig>, around: &Surroundings, problems: &mut Problems) {
+    let names = around.route_names;
     for name in routes.keys() {
         let at = Path::of("routes").key(name).key("dead").key("forward");
         let (mut chain, mut last) = (vec![&**name], routes.get(name));
         while let Some(next) = last.and_then(|route| route.forward.as_ref()).map(|forwarding| &*forwarding.route) {
             if chain.len() == 1 && !names.contains(next) {
-                problems.add(&at, format!("route {}", unknown(next, names)));
+                let hint = if around.sink_names.contains(next) { "; it is a sink, name a route to it" } else { "" };
+                problems.add(&at, format!("route {}{hint}", unknown(next, names)));
                 break;
             }
             if next == &**name {

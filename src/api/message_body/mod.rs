@@ -147,6 +147,10 @@ pub const DEBOUNCE_REPLACES: &str = "needs `on_conflict: replace`";
 
 /// The maximum time from the first acceptance of a message that is replaced again and again, in milliseconds.
 fn debounce(raw: &RawValue, pointer: &str, faults: &mut Faults) -> Option<u64> {
+    if !raw.get().starts_with('{') {
+        faults.push(FieldError::new(pointer, r#"must be an object such as `{"max": "10m"}`"#));
+        return None;
+    }
     let Debounce { max } = faults.object(raw, pointer)?;
     let Some(max) = given(max) else {
         faults.push(FieldError::new(pointer, "has no `max`"));

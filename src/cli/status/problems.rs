@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::screen::{domains, entries, is_down, text_of as text};
+use super::screen::{domains, down_error, entries, is_down, text_of as text};
 
 /// One line for each problem.
 pub fn find(overview: &Value, overdue: Duration) -> Vec<String> {
@@ -18,9 +18,7 @@ pub fn find(overview: &Value, overdue: Duration) -> Vec<String> {
     for sink in entries(overview, "sinks") {
         let name = text(&sink["name"]);
         if is_down(sink) {
-            let error =
-                [&sink["last_error"], &sink["check"]].into_iter().find(|error| !error.is_null() && *error != "ok");
-            problems.push(format!("sink `{name}` is down: {}", error.map_or_else(|| "-".to_owned(), text)));
+            problems.push(format!("sink `{name}` is down: {}", down_error(sink)));
         } else if let domains @ [_, ..] = &*domains(sink) {
             problems.push(format!("sink `{name}`: down in part: {}", domains.join("; ")));
         }
@@ -74,6 +72,8 @@ mod tests {
         assert_eq!(with("/redis/error", json!("loading")), "the instance is not ready: loading");
         assert_eq!(with("/sinks/0/breaker", json!("half_open")), "sink `s` is down: old");
         assert_eq!(with("/sinks/1/check", json!("refused")), "sink `t` is down: refused");
+        // The sink is down because of the check, not of a message that it refused before.
+        assert_eq!(with("/sinks/0/check", json!("refused")), "sink `s` is down: refused");
         let domain = |name: &str| json!({ "name": name, "since": "T", "error": "refused" });
         let down = with("/sinks/0/down_domains", json!([domain("a"), domain("b")]));
         assert_eq!(down, "sink `s`: down in part: a since T: refused; b since T: refused");

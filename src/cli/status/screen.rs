@@ -81,8 +81,7 @@ fn route(route: &Value) -> Vec<String> {
 fn sink(sink: &Value) -> Vec<String> {
     let domains = domains(sink);
     let (state, error) = if is_down(sink) {
-        let error = [&sink["last_error"], &sink["check"]].into_iter().find(|error| !error.is_null() && *error != "ok");
-        ("DOWN".to_owned(), error.map_or_else(|| "-".to_owned(), text_of))
+        ("DOWN".to_owned(), down_error(sink))
     } else if !domains.is_empty() {
         (format!("DOWN IN PART ({})", domains.len()), domains.join("; "))
     } else if sink["check"].is_null() {
@@ -103,6 +102,13 @@ fn source(source: &Value) -> Vec<String> {
 
 pub fn is_down(sink: &Value) -> bool {
     sink["breaker"] != "closed" || sink["check"].as_str().is_some_and(|check| check != "ok")
+}
+
+/// The error of a sink that is down: of its check while the breaker is closed, otherwise of its messages.
+pub fn down_error(sink: &Value) -> String {
+    let [last, check] = [&sink["last_error"], &sink["check"]];
+    let order = if sink["breaker"] == "closed" { [check, last] } else { [last, check] };
+    order.into_iter().find(|error| !error.is_null() && *error != "ok").map_or_else(|| "-".to_owned(), text_of)
 }
 
 /// The failure domains that are down, each with its error and the time since when.

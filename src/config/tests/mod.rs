@@ -333,6 +333,8 @@ fn dead_letters_are_forwarded_over_three_routes_and_in_no_circle() {
     assert!(circle.contains("routes.a.dead.forward: forwards in a circle: a, b, c, a"), "{circle}");
     let own = refused("  a: { sink: s, dead: { forward: a } }\n");
     assert!(own.contains("routes.a.dead.forward: is the route itself"), "{own}");
+    let sink = refused("  a: { sink: s, dead: { forward: s } }\n");
+    assert!(sink.contains("route `s` is unknown: known: a; it is a sink, name a route to it"), "{sink}");
     // A default for all routes is not one for the route that it names.
     let all = "  a: { sink: s }\n  b: { sink: s }\nroute_defaults: { dead: { forward: b } }\n";
     let config = load(all).unwrap_or_else(|errors| panic!("{errors}"));

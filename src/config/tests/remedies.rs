@@ -53,6 +53,14 @@ fn what_is_valid_and_perhaps_not_meant_is_warned_of() {
     };
     let sinks = "sinks: {a: {type: redis_list, key: k}, b: {type: redis_list, key: l}}\nroutes: {r: {sink: a}}";
     assert_eq!(warnings(&Setup::new(&[sinks], &[])), ["1.yaml:1:40: sinks.b: no route uses it"]);
+    let unused = "sinks: {a: {type: redis_list, key: k}}\nroutes: {r: {sink: a, dead: {then: purge}}}";
+    assert_eq!(
+        warnings(&Setup::new(&[unused], &[])),
+        ["1.yaml:2:30: routes.r.dead.then: has no effect without `forward`"]
+    );
+    let default =
+        "sinks: {a: {type: redis_list, key: k}}\nroutes: {r: {sink: a}}\nroute_defaults: {dead: {then: purge}}";
+    assert!(warnings(&Setup::new(&[default], &[])).is_empty());
     assert_eq!(warnings(&Setup::new(&["max_sleep: 1s", "# nothing\n"], &[])), ["2.yaml: is empty"]);
     assert_eq!(
         warnings(&Setup::new(&[], &[])),

@@ -128,6 +128,8 @@ async fn bad_names_and_bodies_of_groups_are_refused() {
         let found = &refused.json["errors"][0]["pointer"];
         assert_eq!((refused.status, found), (422, &json!(pointer)), "{body}: {}", refused.text);
     }
+    let text = server.call("POST", "/v1/routes/a/messages", r#"{"payload":1,"debounce":"10m"}"#).await.text;
+    assert!(text.contains(r#"must be an object such as `{\"max\": \"10m\"}`"#), "{text}");
     let raw = "/v1/routes/a/raw?delay=5s&debounce=10m";
     assert_eq!(server.call("POST", raw, "x").await.json["errors"][0]["pointer"], "debounce");
 }

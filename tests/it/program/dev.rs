@@ -180,8 +180,12 @@ async fn a_kept_sink_fails_is_retried_on_the_virtual_clock_and_sees_its_time() {
     assert_eq!((&advanced["settled"], &advanced["more"]), (&json!(false), &json!(true)), "{advanced}");
     assert_eq!(dev.client.call("POST", "/v1/reset", "").await.status, 409, "a message is in flight");
     receiver.behave(Behaviour::Status(200));
-    let advanced = dev.advance(json!({ "by": "1h" })).await;
+    // The reply names the time at which the call would have ended.
+    let to = advanced["to"].clone();
+    let advanced = dev.advance(json!({ "to": to })).await;
     assert_eq!((&advanced["settled"], &advanced["pending"]), (&json!(true), &json!(0)), "{advanced}");
+    assert_eq!((&advanced["more"], &advanced["to"]), (&json!(false), &to), "{advanced}");
+    assert!(text(&advanced["now"]) >= text(&to), "{advanced}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

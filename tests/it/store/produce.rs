@@ -91,6 +91,18 @@ async fn null_stands_for_an_option_that_is_absent() {
 }
 
 #[tokio::test]
+async fn a_refused_flow_or_group_is_reported_with_its_form() {
+    let mut bench = Bench::start().await;
+    for name in ["flow", "group"] {
+        let options = format!(r#"{{"{name}":"order/7"}}"#);
+        let arguments = [&b"1"[..], b"a", SOON.as_bytes(), b"", options.as_bytes()];
+        let error = bench.produce_raw(ROUTE, 0, &arguments).await.expect_err("refused");
+        let text = format!("invalid value of {name}: it is 1 to 128 of A-Za-z0-9._:~-");
+        assert!(error.to_string().contains(&text), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn what_the_api_refuses_the_script_refuses_and_writes_nothing() {
     let mut bench = Bench::start().await;
     let mut refused = async |slug: &str, route: &str, index: u16, arguments: &[&[u8]]| {

@@ -4,7 +4,7 @@ import { pause, resume, rights } from "./actions.js";
 import { Curve } from "./charts.js";
 import { count, duration, plural, rate, Time } from "./format.js";
 import { quantile, work } from "./history.js";
-import { Badge, Empty, Fact, Lamp, link, sinkLamp, sourceLamp, Text } from "./parts.js";
+import { Badge, Empty, Fact, Lamp, link, sinkError, sinkLamp, sourceLamp, Text } from "./parts.js";
 import { html } from "./preact.js";
 
 /** A message that is overdue by more than this, in s, needs attention; as for `punctual status`. */
@@ -54,7 +54,7 @@ function wrong({ routes, sinks, sources }) {
   for (const sink of sinks) {
     const [state, text] = sinkLamp(sink);
     if (state === "bad" || state === "warn") {
-      found.push([state, link("sinks"), `Sink ${sink.name}: ${text}.`, sink.last_error ?? sink.check]);
+      found.push([state, link("sinks"), `Sink ${sink.name}: ${text}.`, sinkError(sink)]);
     }
   }
   for (const source of sources) {
@@ -138,11 +138,12 @@ function Lamps({ title, things, lamp }) {
       ${!things.length && html`<${Empty}>None is configured.</${Empty}>`}
       <ul class="lamps">${things.map((thing) => {
         const [state, text] = lamp(thing);
+        const error = lamp === sinkLamp ? sinkError(thing) : thing.last_error;
         return html`
           <li key=${thing.name}>
             <a href=${link("sinks")}>${thing.name}</a> <span class="muted">${thing.type}</span>
             <span class="right"><${Lamp} state=${state}>${text}</${Lamp}> ${thing.since && html`<span class="muted">since <${Time} at=${thing.since} plain /></span>`}</span>
-            ${state !== "good" && thing.last_error && html`<${Text} tag="p" class="more">${thing.last_error}</${Text}>`}
+            ${state !== "good" && error && html`<${Text} tag="p" class="more">${error}</${Text}>`}
           </li>`;
       })}</ul>
     </section>`;

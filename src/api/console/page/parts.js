@@ -42,6 +42,9 @@ export function sinkLamp(sink) {
   return sink.check ? ["good", "up"] : ["idle", "not checked yet"];
 }
 
+/** The error behind the lamp of a sink: of its check if that fails, otherwise of its messages. */
+export const sinkError = (sink) => (sinkLamp(sink)[1] === "check fails" ? sink.check : sink.last_error);
+
 export function sourceLamp(source) {
   return { running: ["good", "running"], failing: ["bad", "failing"] }[source.state] ?? ["idle", source.state];
 }
