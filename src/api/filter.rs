@@ -70,9 +70,8 @@ impl Parameters {
             since: self.take("since", parse_instant)?,
             until: self.take("until", parse_instant)?,
             retried: false,
-            flow: self.take("flow", |text| parse_flow(text).map(str::to_owned).map_err(|error| error.to_string()))?,
-            group: self
-                .take("group", |text| check_group(text).map(|()| text.to_owned()).map_err(|error| error.to_string()))?,
+            flow: self.take("flow", |text| parse_flow(text).map(str::to_owned))?,
+            group: self.take("group", |text| check_group(text).map(|()| text.to_owned()))?,
             key: self.take("key", owned(check_key))?,
             headers,
             payload: self.take("payload_contains", owned(check_payload))?,

@@ -39,6 +39,19 @@ use crate::{
 /// Bytes of a stored message in addition to payload and metadata.
 const STORED_OVERHEAD_BYTES: usize = 64;
 
+/// The settings of a route that its scripts need.
+fn stored(name: &Arc<str>, route: &RouteConfig, config: &Config) -> RouteSettings {
+    RouteSettings {
+        name: name.clone(),
+        partitions: route.partitions,
+        max_payload: config.server.max_payload,
+        remember: route.remember,
+        limits: route.limits,
+        flow: route.flow.clone(),
+        forwards: route.forward.is_some(),
+    }
+}
+
 /// Bytes of the largest message as it is stored.
 pub fn largest_message(config: &Config) -> u64 {
     (config.server.max_payload + MAX_METADATA_BYTES + STORED_OVERHEAD_BYTES) as u64
@@ -90,18 +103,7 @@ impl Instance {
         let of_forwarders = forwarders.iter().map(|one| (one.route.clone(), one.signal.clone()));
         let burials = forwarder::signals(of_janitors.chain(of_forwarders));
         let file = FileSchedules { schedules: config.schedules.clone(), revision: config.schedules_revision };
-        let settings = || {
-            let settings = names.iter().map(|(name, route)| RouteSettings {
-                name: name.clone(),
-                partitions: route.partitions,
-                max_payload: config.server.max_payload,
-                remember: route.remember,
-                limits: route.limits,
-                flow: route.flow.clone(),
-                forwards: route.forward.is_some(),
-            });
-            settings.collect::<Vec<_>>()
-        };
+        let settings = || names.iter().map(|(name, route)| stored(name, route, config)).collect::<Vec<_>>();
 
         let mut wakes = backend.wakes();
         let routes = names
@@ -140,14 +142,8 @@ impl Instance {
         }
         let delivering = RedisStore::new(backend.servers(), prefix, settings());
         let delivering: Arc<dyn Store> = Arc::new(delivering.notifying_of_deaths(burials.clone()));
-        let scheduler = Scheduler::new(
-            &delivering,
-            routes,
-            config.max_sleep,
-            &Pool::new(config.max_in_flight_bytes),
-            seed,
-            &incidents,
-        );
+        let pool = Pool::new(config.max_in_flight_bytes);
+        let scheduler = Scheduler::new(&delivering, routes, config.max_sleep, &pool, seed, &incidents);
 
         let sinks: BTreeMap<Arc<str>, Arc<str>> =
             names.iter().map(|(name, route)| (name.clone(), route.sink.clone())).collect();

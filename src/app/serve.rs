@@ -83,7 +83,6 @@ async fn run(config: Config, inbox: Option<Arc<Inbox>>) -> Result<(), ServeError
     let mut stop = Stop::listen()?;
     let recorder = install_recorder()?;
     open_files::raise_limit();
-    memory::check(&config);
     let running_sinks = settings::check(&config).map_err(ServeError::Configuration)?;
     let listener = listen(&config.server).await?;
     let probes = listen_for_probes(&config.server).await?;
@@ -209,6 +208,7 @@ fn tell_of_start(config: &Config) {
     let (address, tls) = (&config.server.listen, config.server.tls.is_some());
     let health = config.server.health_listen.map(tracing::field::display);
     tracing::info!(%address, tls, health, routes = config.routes.len(), sinks = config.sinks.len(), "punctual is listening");
+    memory::check(config);
 }
 
 fn told(end: Result<(), JoinError>) -> String {

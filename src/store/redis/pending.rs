@@ -25,13 +25,11 @@ impl RedisStore {
         limit: u64,
         dry_run: bool,
     ) -> Result<(u64, u64), StoreError> {
-        match ids {
-            Some(ids) => self.purge_named(partition, ids, limit, dry_run, None).await,
-            None => {
-                let limit = if dry_run { limit } else { limit.min(MAX_BATCH as u64) };
-                self.purge_call(partition, limit, dry_run)?.arg("all").run(&self.servers).await
-            }
+        if let Some(ids) = ids {
+            return self.purge_named(partition, ids, limit, dry_run, None).await;
         }
+        let limit = if dry_run { limit } else { limit.min(MAX_BATCH as u64) };
+        self.purge_call(partition, limit, dry_run)?.arg("all").run(&self.servers).await
     }
 
     /// As `purge_pending`, for `ids` (at most `MAX_BATCH`). `before`: only messages that were accepted or moved last
