@@ -19,6 +19,7 @@ TENANTS = (
     (("rate_min", "rate_max"), "the same: messages/s of the one, least and most in 10 s", 1, None),
     ("over", "the same: messages above burst + rate x time, at most", 1, None),
     ("redis_percent", "the same: Redis, % of a core", 0, None),
+    ("redis_median", "the same: in the median second, % of a core", 0, None),
 )
 MEASURES = [
     ("schedule", "rate", "schedule, messages/s", 0, "bare", "punctual"),

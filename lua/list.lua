@@ -1,10 +1,10 @@
--- include filter weight
--- Returns a page of one set after a place, in order of score, then id.
+-- include clock filter weight
+-- Returns a page of one set after a place, by score and id.
 --
 -- KEYS   set messages errors groups [flows]; the set is pending, unack or dead
 -- ARGV   limit (1 to 1000), maximum bytes of ids, errors and bodies, then a filter with the place (filter.lua)
--- reply  1 if more follow, otherwise 0, score and id of the last one considered or "", then for each match: id, score,
---        value of `errors` or "", body or ""
+-- reply  now (ms), number considered, 1 if more follow, otherwise 0, score and id of the last one considered or "", then
+--        for each match: id, score, value of `errors` or "", body or ""
 --
 -- The first message is returned at any size.
 local set, messages, errors, groups, flows = unpack(KEYS)
@@ -23,4 +23,4 @@ for n, i in ipairs(matches) do
   listed[at + 1], listed[at + 2], listed[at + 3], listed[at + 4] = ids[i], tonumber(scores[i]), value, body
 end
 local more = (reached < #ids or rest > 0) and 1 or 0
-return { more, tonumber(scores[reached]) or '', ids[reached] or '', unpack(listed) }
+return { math.floor(clock() / 1000), reached, more, tonumber(scores[reached]) or '', ids[reached] or '', unpack(listed) }

@@ -4,8 +4,9 @@
 --
 -- KEYS   pending unack messages attempts errors remembered records bytes schedules groups grouped [flow]
 -- ARGV   wake channel, time to remember the ids (ms), maximum number of remembered ids, limit (1 to 1000; any to
---        count), 1 to count only, otherwise 0, then "all" | "ids", the ids (at most 1000) | "group", a group, the id
---        after which its messages are looked at (at most as many as the limit)
+--        count), 1 to count only, otherwise 0, then "all" | "ids", the time before which they must have been accepted or
+--        moved last (ms; "": any), the ids (at most 1000) | "group", a group, the id after which its messages are
+--        looked at (at most as many as the limit)
 -- reply  number cancelled, or that would be; number of the other pending messages among those asked for; for a group, in
 --        place of the latter: the last id that was looked at if more follow, otherwise "", then the ids in flight
 local pending, unack, messages, attempts, errors, remembered, records, bytes, schedules = unpack(KEYS)
@@ -14,9 +15,15 @@ local limit, is_dry = tonumber(ARGV[4]), ARGV[5] == '1'
 local groups, flow = group_keys(KEYS, 10), flow_keys(KEYS, 12)
 local what, FIRST = ARGV[6], 7
 
+local function was_before(messages, id, time)
+  local body = redis.call('HGET', messages, id) or ''
+  return #body < 17 or struct.unpack('>I8', body, 10) < time
+end
+
 local cancelled, scores, back, rest, in_flight = {}, {}, { 'ZADD', pending }, 0, {}
 if what ~= 'all' then
-  local ids, seen = { unpack(ARGV, FIRST) }, {}
+  local before = what == 'ids' and tonumber(ARGV[FIRST])
+  local ids, seen = { unpack(ARGV, FIRST + 1) }, {}
   if what == 'group' then
     ids = ids_of_group(groups, ARGV[FIRST], ARGV[FIRST + 1], ARGV[4])
     rest = #ids == limit and ids[limit] or ''
@@ -26,7 +33,7 @@ if what ~= 'all' then
   end
   for i, score in ipairs(#ids > 0 and redis.call('ZMSCORE', pending, unpack(ids)) or {}) do
     local id = ids[i]
-    if score and not seen[id] then
+    if score and not seen[id] and (not before or was_before(messages, id, before)) then
       seen[id] = true
       if #cancelled < limit then
         cancelled[#cancelled + 1], scores[#scores + 1] = id, score

@@ -1,13 +1,14 @@
 //! One tenant with many messages that are due at once, beside others with few: how late the messages of the others are,
 //! and how many of the first leave each second.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{collections::BTreeMap, ops::Range, time::Duration};
 
 use bytes::Bytes;
 use clap::Args;
 use hyper::Method;
 use redis::aio::MultiplexedConnection;
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use crate::{
     Result,
@@ -71,13 +72,32 @@ pub async fn run(options: &Options) -> Result<Value> {
     let before = Usage::read(&mut redis, Some(options.pid)).await?;
     let end = base + options.seconds as u64 * 1000 + LAST;
     let mut seen = Seen::default();
+    let sampled = tokio::spawn(redis_by_second(options.redis.clone(), base, options.seconds));
     seen.read(options, &mut redis, base, end).await?;
     let used = Usage::read(&mut redis, Some(options.pid)).await?.since(before);
     let percent = |seconds: f64| seconds * 1e5 / (end - base) as f64;
     let mut measured = seen.judge(options, base);
     measured["redis_percent"] = json!(percent(used.redis));
     measured["process_percent"] = json!(percent(used.process));
+    let mut seconds = sampled.await??;
+    measured["redis_by_second"] = json!(seconds);
+    seconds.sort_by(f64::total_cmp);
+    measured["redis_median"] = json!(seconds.get(seconds.len() / 2));
     Ok(measured)
+}
+
+/// CPU of Redis in each second, in percent of a core.
+async fn redis_by_second(url: String, base: u64, seconds: usize) -> Result<Vec<f64>> {
+    let mut redis = usage::connect(&url).await?;
+    let (mut percent, mut before) = (Vec::new(), None);
+    for second in 0..=seconds as u64 {
+        sleep(Duration::from_millis((base + second * 1000).saturating_sub(lateness::now() / 1000))).await;
+        let (now, used) = (lateness::now() as f64 / 1e6, Usage::read(&mut redis, None).await?.redis);
+        if let Some((at, earlier)) = before.replace((now, used)) {
+            percent.push((100.0 * (used - earlier) / (now - at)).round());
+        }
+    }
+    Ok(percent)
 }
 
 /// Bodies of the requests. The payload is the tenant, 0 for the big one, and the due time.

@@ -9,14 +9,15 @@ local function before(a, b)
   return #a < #b
 end
 
--- The first rank after (score, id), by bisection, because many members can have one score.
-local function rank_after(set, score, id)
+-- The first rank after (score, id), by bisection, because many members can have one score. `inclusive`: the rank of
+-- (score, id) itself, where it is a member.
+local function rank_after(set, score, id, inclusive)
   local low, high = 0, redis.call('ZCARD', set)
   while low < high do
     local middle = math.floor((low + high) / 2)
     local one = redis.call('ZRANGE', set, middle, middle, 'WITHSCORES')
     local at = tonumber(one[2])
-    if at > score or (at == score and before(id, one[1])) then
+    if at > score or (at == score and (before(id, one[1]) or (inclusive and id == one[1]))) then
       high = middle
     else
       low = middle + 1

@@ -78,11 +78,6 @@ pub fn shown(selection: &Selection) -> Of<'static> {
     })
 }
 
-/// Pending messages by their ids, or all, as text for a line.
-pub fn pending(ids: Option<&[MessageId]>) -> Of<'static> {
-    Of::Selection(ids.map_or_else(|| "all".to_owned(), |ids| named(&ids.iter().collect::<Vec<_>>())))
-}
-
 fn named(ids: &[&MessageId]) -> String {
     let first: Vec<_> = ids.iter().take(NAMED_IDS).map(|id| id.as_str()).collect();
     match ids.len() - first.len() {
@@ -106,5 +101,10 @@ fn filtered(filter: &Filter) -> String {
     add("until", filter.until.map(UnixMillis::to_rfc3339));
     add("flow", filter.flow.as_deref().map(|flow| shown_flow(flow).to_owned()));
     add("group", filter.group.clone());
+    add("key", filter.key.as_ref().map(|key| format!("{key:?}")));
+    for (name, value) in &filter.headers {
+        add(&format!("header.{name}"), Some(format!("{value:?}")));
+    }
+    add("payload_contains", filter.payload.as_ref().map(|part| format!("{part:?}")));
     if text.is_empty() { "all".to_owned() } else { text }
 }

@@ -12,9 +12,9 @@ use tokio::{
 
 use super::{deadline::Deadline, problem::Problem};
 
-/// Memory of all request bodies in progress, in KiB: 256 MiB. It holds sixteen of the largest bodies, or thousands of
-/// usual ones. Further bodies wait, up to the request timeout.
-const BODY_MEMORY_KIB: usize = 256 * 1024;
+/// Memory of all request bodies in progress, in KiB: 128 MiB. It holds eight of the largest bodies, or thousands of usual
+/// ones. Further bodies wait, up to the request timeout.
+pub const BODY_MEMORY_KIB: usize = 128 * 1024;
 
 /// The memory budget of request bodies.
 pub struct BodyMemory {

@@ -1,5 +1,5 @@
-//! Calls on many messages: redrive and purge of dead letters, their summary, and `POST /v1/routes/{route}/purge`, which
-//! cancels pending messages.
+//! Calls on many messages: redrive, purge and forwarding of dead letters, their summary; purge and move of pending
+//! messages.
 
 use std::sync::Arc;
 
@@ -16,15 +16,16 @@ use super::{
     auth::Grant,
     body,
     deadline::Deadline,
-    message_body::{self, DeadRequest, PurgeRequest},
-    messages::FilterQuery,
+    filter::Parameters,
+    groups::refusal,
+    message_body::{self, DeadRequest, PendingRequest},
     problem::Problem,
     state::Api,
 };
 use crate::{
     message::State as MessageState,
     queue::{Bulk, QueueError},
-    store::{DeadAction, DeadGroup, DeadWork, Selection},
+    store::{DeadAction, DeadGroup, DeadWork, PendingAction, PendingWork, Selection},
 };
 
 /// Largest body in bytes: 1000 of the longest ids, with room for spaces.
@@ -44,12 +45,13 @@ pub fn act_on_dead(action: DeadAction) -> MethodRouter<Arc<Api>> {
                     Path(route): Path<String>,
                     request: Request| {
             let body = body::read(&api.body_memory, request, MAX_BYTES).await?;
-            let DeadRequest { action, selection, limit, dry_run, cursor } =
+            let DeadRequest { action, spread, selection, limit, dry_run, cursor } =
                 message_body::parse_dead(&body.bytes, action)?;
             if let Selection::Where(filter) = &selection {
                 api.check_flow_filter(&route, filter, "/flow")?;
             }
-            let work = DeadWork { action, selection: &selection, limit, dry_run, deadline: api.end_of_work(deadline) };
+            let deadline = api.end_of_work(deadline);
+            let work = DeadWork { action, spread, selection: &selection, limit, dry_run, deadline };
             let mut bulk = Bulk::default();
             let result = api.queue.act_on_dead(&route, &work, cursor.as_deref(), &mut bulk).await;
             ended(&caller, call, &route, &audit::shown(&selection), dry_run, bulk, result)
@@ -77,9 +79,9 @@ pub async fn summary(
     Extension(grant): Extension<Arc<Grant>>,
     Extension(deadline): Extension<Deadline>,
     Path(route): Path<String>,
-    Query(query): Query<FilterQuery>,
+    Query(query): Query<Vec<(String, String)>>,
 ) -> Result<Json<Value>, Problem> {
-    let filter = query.filter(MessageState::Dead)?;
+    let filter = Parameters::new(query)?.filter(MessageState::Dead)?;
     api.check_flow_filter(&route, &filter, "flow")?;
     let end = api.end_of_work(deadline);
     let summary = api.readers.fetch(&grant.share, api.queue.summary(&route, &filter, end)).await?;
@@ -93,18 +95,55 @@ pub async fn summary(
     Ok(Json(json!({ "total": summary.total, "complete": summary.complete, "reasons": reasons })))
 }
 
+/// Cancels pending messages.
 pub async fn purge_pending(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Extension(deadline): Extension<Deadline>,
     Path(route): Path<String>,
     request: Request,
-) -> Result<Json<Bulk>, Problem> {
+) -> Result<Json<Value>, Problem> {
     let body = body::read(&api.body_memory, request, MAX_BYTES).await?;
-    let PurgeRequest { ids, limit, dry_run } = message_body::parse_purge(&body.bytes)?;
-    let (end, mut bulk) = (api.end_of_work(deadline), Bulk::default());
-    let result = api.queue.purge_pending(&route, ids.as_deref(), limit, dry_run, end, &mut bulk).await;
-    ended(&caller, "purge_pending", &route, &audit::pending(ids.as_deref()), dry_run, bulk, result)
+    let request = message_body::parse_pending(&body.bytes, false)?;
+    change_pending(&api, &caller, "purge_pending", deadline, &route, &request).await
+}
+
+/// Moves pending messages to another time.
+pub async fn move_pending(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Extension(deadline): Extension<Deadline>,
+    Path(route): Path<String>,
+    request: Request,
+) -> Result<Json<Value>, Problem> {
+    let body = body::read(&api.body_memory, request, MAX_BYTES).await?;
+    let request = message_body::parse_pending(&body.bytes, true)?;
+    change_pending(&api, &caller, "move_pending", deadline, &route, &request).await
+}
+
+async fn change_pending(
+    api: &Api,
+    caller: &Caller,
+    call: &'static str,
+    deadline: Deadline,
+    route: &str,
+    request: &PendingRequest,
+) -> Result<Json<Value>, Problem> {
+    let PendingRequest { action, selection, before, limit, dry_run, cursor } = request;
+    if let Selection::Where(filter) = selection {
+        api.check_flow_filter(route, filter, "/flow")?;
+    }
+    let deadline = api.end_of_work(deadline);
+    let (limit, dry_run) = (*limit, *dry_run);
+    let work = PendingWork { action: *action, selection, before: *before, limit, dry_run, deadline };
+    let (mut bulk, mut refused) = (Bulk::default(), Vec::new());
+    let result = api.queue.change_pending(route, &work, cursor.as_deref(), &mut bulk, &mut refused).await;
+    let Json(bulk) = ended(caller, call, route, &audit::shown(selection), dry_run, bulk, result)?;
+    let mut reply = json!(bulk);
+    if matches!(action, PendingAction::Move(_)) {
+        reply["refused"] = refused.iter().map(|(id, why)| refusal(id.as_str(), why)).collect();
+    }
+    Ok(Json(reply))
 }
 
 impl Api {

@@ -134,7 +134,7 @@ impl Change {
 }
 
 /// A message that stays at its time.
-fn refusal(id: &str, why: &Rescheduled) -> Value {
+pub fn refusal(id: &str, why: &Rescheduled) -> Value {
     let (reason, detail) = match why {
         Rescheduled::Held(first) => ("held", format!("`{first}` comes before it in its flow, which is ordered")),
         Rescheduled::Expires(at) => {

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     message::State,
     queue::Page,
-    store::{Filter, Snapshot},
+    store::{Filter, Order, PageRequest, Snapshot},
 };
 
 /// Default number of messages of a page.
@@ -40,7 +40,7 @@ pub struct PageQuery {
 
 /// The messages of a listing.
 pub enum Listed {
-    Filtered(State, Filter),
+    Filtered { state: State, filter: Filter, order: Order },
     Group(String),
 }
 
@@ -89,8 +89,10 @@ impl MessageListing {
     async fn fetch(&self, limit: usize, cursor: Option<&str>) -> Result<Page, Problem> {
         let Self { api, grant, route, listed, part, .. } = self;
         let page = match listed {
-            Listed::Filtered(state, filter) => {
-                api.readers.fetch(&grant.share, api.queue.list(route, *state, filter, limit, *part, cursor)).await?
+            Listed::Filtered { state, filter, order } => {
+                let (state, order) = (*state, *order);
+                let page = PageRequest { state, filter, order, limit, max_bytes: *part, after: None };
+                api.readers.fetch(&grant.share, api.queue.list(route, &page, cursor)).await?
             }
             Listed::Group(group) => {
                 api.readers.fetch(&grant.share, api.queue.group(route, group, limit, *part, cursor)).await?
@@ -104,10 +106,11 @@ impl MessageListing {
     }
 
     async fn write(&self, mut page: Page, limit: usize, mut writer: Writer) -> Result<Writer, Broken> {
-        let (mut left, mut separator) = (limit, "");
+        let (mut left, mut separator, mut scanned) = (limit, "", 0);
         writer.write(br#"{"messages":["#).await?;
         let cursor = loop {
             left -= page.messages.len();
+            scanned += page.scanned;
             for snapshot in page.messages {
                 writer.write(separator.as_bytes()).await?;
                 write(&mut writer, &self.route, &snapshot, &Waits::default(), self.payload).await?;
@@ -122,7 +125,8 @@ impl MessageListing {
                 cursor => break cursor,
             }
         };
-        writer.write(format!(r#"],"cursor":{}}}"#, json!(cursor)).as_bytes()).await?;
+        let scanned = self.end.map_or_else(String::new, |_| format!(r#""scanned":{scanned},"#));
+        writer.write(format!(r#"],{scanned}"cursor":{}}}"#, json!(cursor)).as_bytes()).await?;
         Ok(writer)
     }
 }

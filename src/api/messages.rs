@@ -8,7 +8,6 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use serde::Deserialize;
 use serde_json::json;
 
 use super::{
@@ -16,8 +15,9 @@ use super::{
     auth::Grant,
     body,
     deadline::Deadline,
+    filter::Parameters,
     listing::{self, Listed, MessageListing, PageQuery},
-    message_body::{self, MAX_CONTAINS},
+    message_body,
     problem::{FieldError, Problem},
     readers::{self, Permit, Share, Writer},
     scheduled::ScheduledReply,
@@ -26,10 +26,10 @@ use super::{
 };
 use crate::{
     config::Right,
-    message::{Cancellation, DeadReason, Ended, MAX_METADATA_BYTES, MessageId, State, check_group, parse_flow},
+    message::{Cancellation, Ended, MAX_METADATA_BYTES, MessageId, State},
     queue::QueueError,
-    store::{Cancelled, Filter, Found, NEVER, Rescheduled, Snapshot},
-    time::{Due, UnixMillis, parse_instant},
+    store::{Cancelled, Filter, Found, NEVER, Order, Rescheduled, Snapshot},
+    time::{Due, UnixMillis},
 };
 
 /// A message with a payload of at most this many bytes is sent at once; a larger one is streamed.
@@ -47,11 +47,7 @@ pub async fn look_at(
     let permit = api.enter(&grant.share, api.largest_message(), deadline).await?;
     match api.readers.fetch(&grant.share, api.queue.get(&route, &id)).await? {
         Some(Found::Live { snapshot, now, paused }) => {
-            let mut waits = api.waits_for(&route, &snapshot, now, paused);
-            // Domain and error may contain values of messages of any route.
-            if let Some(down) = waits.down.as_mut().filter(|_| !grant.covers_all()) {
-                (down.domain, down.error) = (None, None);
-            }
+            let waits = shown_waits(&api, &grant, &route, &snapshot, now, paused);
             Ok(one(route, *snapshot, waits, permit))
         }
         Some(Found::Ended(Ended { ending, at })) => {
@@ -59,6 +55,16 @@ pub async fn look_at(
         }
         None => Err(Problem::unknown_message(id.as_str())),
     }
+}
+
+/// The reason why a message waits, as this token may see it.
+pub fn shown_waits(api: &Api, grant: &Grant, route: &str, snapshot: &Snapshot, now: UnixMillis, paused: bool) -> Waits {
+    let mut waits = api.waits_for(route, snapshot, now, paused);
+    // Domain and error may contain values of messages of any route.
+    if let Some(down) = waits.down.as_mut().filter(|_| !grant.covers_all()) {
+        (down.domain, down.error) = (None, None);
+    }
+    waits
 }
 
 fn one(route: String, snapshot: Snapshot, waits: Waits, permit: Permit) -> Response {
@@ -157,84 +163,46 @@ pub async fn cancel(
     }
 }
 
-/// The query parameters of a filter, and of a listing.
-pub const FILTER_QUERY: &[&str] = &["reason", "contains", "since", "until", "flow", "group"];
-pub const LIST_QUERY: &[&str] =
-    &["state", "reason", "contains", "since", "until", "flow", "group", "limit", "cursor", "payload"];
+/// The query parameters of a listing.
+pub const LIST_QUERY: &[&str] = &[
+    "state",
+    "reason",
+    "contains",
+    "since",
+    "until",
+    "flow",
+    "group",
+    "key",
+    "header.NAME",
+    "payload_contains",
+    "order",
+    "limit",
+    "cursor",
+    "payload",
+];
 
-#[derive(Deserialize)]
-pub struct FilterQuery {
-    reason: Option<String>,
-    contains: Option<String>,
-    since: Option<String>,
-    until: Option<String>,
-    flow: Option<String>,
-    group: Option<String>,
-}
-
-impl FilterQuery {
-    /// The filter for messages of `state`.
-    pub fn filter(self, state: State) -> Result<Filter, Problem> {
-        let time = |name: &str, text: Option<String>| {
-            let at = text.map(|text| parse_instant(&text)).transpose();
-            at.map_err(|text| Problem::bad_request(format!("`{name}`: {text}")))
-        };
-        if state != State::Dead && self.reason.is_some() {
-            return Err(Problem::bad_request("`reason` is for dead messages: add `state=dead`"));
-        }
-        if state == State::Unack && (self.since.is_some() || self.until.is_some()) {
-            return Err(Problem::bad_request("`since` and `until` are not for messages in flight"));
-        }
-        if self.contains.as_ref().is_some_and(|text| text.is_empty() || text.len() > MAX_CONTAINS) {
-            return Err(Problem::bad_request(format!("`contains` has 1 to {MAX_CONTAINS} bytes")));
-        }
-        let reason = self.reason.map(|text| {
-            DeadReason::parse(&text)
-                .ok_or_else(|| Problem::bad_request(format!("`reason`: {}", DeadReason::unknown(&text))))
-        });
-        let flow = self.flow.map(|text| {
-            let flow = parse_flow(&text).map(str::to_owned);
-            flow.map_err(|error| Problem::bad_request(format!("`flow`: {error}")))
-        });
-        let group = self.group.map(|text| match check_group(&text) {
-            Ok(()) => Ok(text),
-            Err(error) => Err(Problem::bad_request(format!("`group`: {error}"))),
-        });
-        Ok(Filter {
-            reason: reason.transpose()?,
-            contains: self.contains,
-            since: time("since", self.since)?,
-            until: time("until", self.until)?,
-            retried: false,
-            flow: flow.transpose()?,
-            group: group.transpose()?,
-        })
+/// The messages that a listing shows: their state, and whether only those with failed attempts.
+fn listed_state(text: &str) -> Result<(State, bool), String> {
+    match text {
+        "pending" => Ok((State::Pending, false)),
+        "retrying" => Ok((State::Pending, true)),
+        "unack" => Ok((State::Unack, false)),
+        "dead" => Ok((State::Dead, false)),
+        _ => Err("is `pending`, `retrying`, `unack` or `dead`".into()),
     }
 }
 
-/// The messages that a listing shows.
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum ListedState {
-    Pending,
-    Unack,
-    Dead,
-    /// Pending messages with failed attempts.
-    Retrying,
+fn order(text: &str) -> Result<Order, String> {
+    match text {
+        "asc" => Ok(Order::Ascending),
+        "desc" => Ok(Order::Descending),
+        _ => Err("is `asc` or `desc`".into()),
+    }
 }
 
-#[derive(Deserialize)]
-pub struct ListQuery {
-    state: Option<ListedState>,
-    reason: Option<String>,
-    contains: Option<String>,
-    since: Option<String>,
-    until: Option<String>,
-    flow: Option<String>,
-    group: Option<String>,
-    limit: Option<usize>,
-    cursor: Option<String>,
-    payload: Option<bool>,
+/// The newest dead letters come first.
+fn default_order(state: State) -> Order {
+    if state == State::Dead { Order::Descending } else { Order::Ascending }
 }
 
 pub async fn list(
@@ -242,21 +210,23 @@ pub async fn list(
     Extension(deadline): Extension<Deadline>,
     Extension(grant): Extension<Arc<Grant>>,
     Path(route): Path<String>,
-    Query(query): Query<ListQuery>,
+    Query(query): Query<Vec<(String, String)>>,
 ) -> Result<Response, Problem> {
-    let state = match query.state.unwrap_or(ListedState::Pending) {
-        ListedState::Pending | ListedState::Retrying => State::Pending,
-        ListedState::Unack => State::Unack,
-        ListedState::Dead => State::Dead,
-    };
-    let ListQuery { reason, contains, since, until, flow, group, limit, cursor, payload, .. } = query;
-    let mut filter = FilterQuery { reason, contains, since, until, flow, group }.filter(state)?;
+    let mut query = Parameters::new(query)?;
+    let (state, retried) = query.take("state", listed_state)?.unwrap_or((State::Pending, false));
+    let mut filter = query.filter(state)?;
     api.check_flow_filter(&route, &filter, "flow")?;
-    filter.retried = matches!(query.state, Some(ListedState::Retrying));
+    filter.retried = retried;
+    let order = query.take("order", order)?.unwrap_or_else(|| default_order(state));
+    let page = PageQuery {
+        limit: query.take("limit", |text| text.parse().map_err(|_| "is a number".to_owned()))?,
+        cursor: query.take("cursor", |text| Ok(text.to_owned()))?,
+        payload: query.take("payload", |text| text.parse().map_err(|_| "is `true` or `false`".to_owned()))?,
+    };
     // Few of many messages may match.
     let end = (filter != Filter::default()).then(|| api.end_of_work(deadline));
-    let page = PageQuery { limit, cursor, payload };
-    MessageListing::begin(api, grant, route, Listed::Filtered(state, filter), &page, end, deadline).await
+    let listed = Listed::Filtered { state, filter, order };
+    MessageListing::begin(api, grant, route, listed, &page, end, deadline).await
 }
 
 impl Api {

@@ -15,6 +15,8 @@ mod connections;
 mod console;
 mod deadline;
 mod development;
+mod filter;
+mod find;
 mod flows;
 mod forecast;
 #[cfg(test)]
@@ -58,6 +60,9 @@ use axum::{
     middleware::{from_fn, from_fn_with_state},
     routing::{MethodRouter, delete, get, patch, post, put},
 };
+
+/// Maximum bytes of all bodies and listings that the API has in memory.
+pub const MAX_MEMORY: u64 = (body::BODY_MEMORY_KIB as u64 + readers::MEMORY_KIB) * 1024;
 
 use self::auth::{Access, Authority};
 pub use self::{
@@ -152,6 +157,8 @@ fn endpoints() -> Vec<Endpoint> {
         call(Method::DELETE, MESSAGE, schedule, delete(messages::cancel)),
         call(Method::POST, "/v1/routes/{route}/messages/{id}/deliver", schedule, post(messages::deliver)),
         call(Method::POST, "/v1/routes/{route}/purge", admin, post(bulk::purge_pending)),
+        call(Method::POST, "/v1/routes/{route}/move", admin, post(bulk::move_pending)),
+        call(Method::GET, "/v1/messages/{id}", read, get(find::find)),
         with(Method::POST, "/v1/routes/{route}/raw", schedule, raw::QUERY, post(raw::raw)),
         call(
             Method::POST,
@@ -161,7 +168,7 @@ fn endpoints() -> Vec<Endpoint> {
         ),
         call(Method::POST, "/v1/routes/{route}/dead/forward", admin, bulk::act_on_dead(DeadAction::Forward)),
         call(Method::POST, "/v1/routes/{route}/dead/purge", admin, bulk::act_on_dead(DeadAction::Purge)),
-        with(Method::GET, "/v1/routes/{route}/dead/summary", read, messages::FILTER_QUERY, get(bulk::summary)),
+        with(Method::GET, "/v1/routes/{route}/dead/summary", read, filter::FILTER_QUERY, get(bulk::summary)),
         with(Method::GET, "/v1/routes/{route}/forecast", read, &["horizon", "buckets"], get(forecast::forecast)),
         call(Method::POST, "/v1/routes/{route}/pause", admin, post(routes::pause)),
         call(Method::POST, "/v1/routes/{route}/resume", admin, post(routes::resume)),

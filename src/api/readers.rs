@@ -21,7 +21,7 @@ use crate::queue::QueueError;
 
 /// Memory of all parts that readers hold, in KiB: 64 MiB, some 50 readers of routes with the default `max_payload`.
 /// Each reader has, in addition, three pieces of at most 100 KiB and the buffers of its connection.
-const MEMORY_KIB: u64 = 64 * 1024;
+pub const MEMORY_KIB: u64 = 64 * 1024;
 
 /// If several tokens can read, memory and fetches are divided into equal shares, at most this many: a smaller share of
 /// memory would not hold two parts of a page.

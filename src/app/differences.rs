@@ -122,6 +122,7 @@ pub fn without_restart(former: &Config, mut next: Config) -> (Config, Vec<String
     next.redis = former.redis.clone();
     (next.log, next.tracing) = (former.log, former.tracing.clone());
     (next.shutdown_timeout, next.max_sleep) = (former.shutdown_timeout, former.max_sleep);
+    next.max_in_flight_bytes = former.max_in_flight_bytes;
     next.fingerprints.others.clone_from(&former.fingerprints.others);
     (next, restart)
 }

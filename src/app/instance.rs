@@ -30,7 +30,7 @@ use crate::{
     message::MAX_METADATA_BYTES,
     metrics,
     queue::{Queue, ShownRoute},
-    scheduler::{Policy, RouteSetup, Scheduler, Unanswered},
+    scheduler::{Policy, Pool, RouteSetup, Scheduler, Unanswered},
     sink::inbox::Inbox,
     spans::Spans,
     store::{
@@ -41,6 +41,24 @@ use crate::{
 
 /// Bytes of a stored message in addition to payload and metadata.
 const STORED_OVERHEAD_BYTES: usize = 64;
+
+/// The settings of a route that its scripts need.
+fn stored(name: &str, route: &RouteConfig, config: &Config) -> RouteSettings {
+    RouteSettings {
+        name: name.into(),
+        partitions: route.partitions,
+        max_payload: config.server.max_payload,
+        remember: route.remember,
+        limits: route.limits,
+        flow: route.flow.clone(),
+        forwards: route.forward.is_some(),
+    }
+}
+
+/// Bytes of the largest message as it is stored.
+pub fn largest_message(config: &Config) -> u64 {
+    (config.server.max_payload + MAX_METADATA_BYTES + STORED_OVERHEAD_BYTES) as u64
+}
 
 /// Maximum time of the first check of a sink. A later result is not logged.
 const FIRST_ANSWER: Duration = Duration::from_secs(15);
@@ -123,12 +141,13 @@ impl Instance {
             has_stopped: false,
         };
         let (sinks, sources) = (BTreeMap::new(), BTreeMap::new());
+        let pool = Pool::new(config.max_in_flight_bytes);
         let instance = Self {
             clock: Arc::new(RedisClock::new(queue.clone())),
             queue,
             wakes: Arc::new(backend.wakes()),
             table: Arc::new(ArcSwap::from_pointee(Table { config: config.clone(), sinks, sources })),
-            scheduler: Arc::new(Scheduler::new(config.max_sleep, seed, &incidents)),
+            scheduler: Arc::new(Scheduler::new(config.max_sleep, &pool, seed, &incidents)),
             units: Units { opened: opening, limit: config.shutdown_timeout, panics },
             incidents,
             backend,
@@ -193,17 +212,7 @@ impl Instance {
         differences: &Differences,
         upkeeps: &BTreeMap<String, Arc<Upkeep>>,
     ) {
-        let settings = || {
-            config.routes.iter().map(|(name, route)| RouteSettings {
-                name: name.as_str().into(),
-                partitions: route.partitions,
-                max_payload: config.server.max_payload,
-                remember: route.remember,
-                limits: route.limits,
-                flow: route.flow.clone(),
-                forwards: route.forward.is_some(),
-            })
-        };
+        let settings = || config.routes.iter().map(|(name, route)| stored(name, route, config));
         let burials = || upkeeps.iter().map(|(name, upkeep)| (name.as_str().into(), upkeep.signals())).collect();
         let shown = |(name, route): (&String, &RouteConfig)| {
             let RouteConfig { sink, window, lease, .. } = route;
@@ -259,7 +268,6 @@ impl Instance {
             })
             .collect();
         let signals = partitions.iter().map(|(_, signal)| signal.clone()).collect();
-        let largest = config.server.max_payload + MAX_METADATA_BYTES + STORED_OVERHEAD_BYTES;
         let sink = &running.sinks[&*route.sink];
         let user = sink.user.clone();
         let setup = RouteSetup {
@@ -269,7 +277,7 @@ impl Instance {
                 lease: route.lease,
                 max_in_flight: route.max_in_flight,
                 max_in_flight_bytes: route.max_in_flight_bytes,
-                largest_message: largest as u64,
+                largest_message: largest_message(config),
                 retry: route.retry,
             },
             window: route.window.clone(),

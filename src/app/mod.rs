@@ -10,6 +10,7 @@ mod janitor;
 mod keeper;
 mod listening;
 pub mod logging;
+mod memory;
 mod mover;
 mod open_files;
 pub mod reachability;

@@ -12,7 +12,7 @@ use super::{
     differences::{Change, Differences, without_restart},
     instance::{Instance, Opened},
     listening::{self, Certificate},
-    settings, sources,
+    memory, settings, sources,
 };
 use crate::{
     api::{Api, Mistake, ReloadRequest, Reloaded},
@@ -93,6 +93,7 @@ impl Reloader {
             self.api.replace_tokens(config.server.auth.as_ref());
         }
         self.leave_out(&differences);
+        memory::check(&config);
         metrics::config(digest.number(), !reloaded.restart.is_empty());
         self.instance.check_sinks(|name, _| differences.sinks.contains_key(name));
         if !differences.routes.is_empty() {

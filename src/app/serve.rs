@@ -26,7 +26,7 @@ use super::{
     instance::{Instance, Opened},
     keeper,
     listening::{listen, listen_for_probes},
-    open_files,
+    memory, open_files,
     reload::{Load, Reloader},
     settings, sources,
     spans::{self, Exporting},
@@ -247,6 +247,7 @@ fn tell_of_start(config: &Config) {
     let (address, tls) = (&config.server.listen, config.server.tls.is_some());
     let health = config.server.health_listen.map(tracing::field::display);
     tracing::info!(%address, tls, health, %digest, routes = config.routes.len(), sinks = config.sinks.len(), "punctual is listening");
+    memory::check(config);
 }
 
 fn told(end: Result<(), JoinError>) -> String {

@@ -5,7 +5,7 @@ use std::{collections::HashSet, io};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::{client::Session, failure::Failure, global::read_stdin, output, progress::Progress};
+use super::{client::Session, failure::Failure, global::read_stdin, list, output, progress::Progress};
 
 /// Maximum number of ids of one call.
 pub const MAX_IDS: usize = 1000;
@@ -79,8 +79,34 @@ pub enum Selection {
 }
 
 impl Selection {
-    pub fn all() -> Self {
-        Self::Where(Map::from_iter([("all".to_owned(), true.into())]))
+    /// The messages with `ids`, all, or those that match `filter`. `until`: that of ids.
+    ///
+    /// # Errors
+    /// `Usage` unless exactly one of them is given.
+    pub fn of(
+        given: Vec<String>,
+        until: Option<Value>,
+        all: bool,
+        filter: Map<String, Value>,
+    ) -> Result<Self, Failure> {
+        match (given.is_empty(), all, filter.is_empty()) {
+            (false, false, true) => Ok(Self::Ids { ids: ids(given)?, until }),
+            (true, true, true) => Ok(Self::Where(Map::from_iter([("all".to_owned(), true.into())]))),
+            (true, false, false) => Ok(Self::Where(filter)),
+            _ => {
+                let text = "select them by ids, by a filter (such as --contains, --until, --group, --key), or with --all: \
+                            one of these; ids of dead letters can have --until";
+                Err(Failure::Usage(text.into()))
+            }
+        }
+    }
+
+    /// The id, if it is the only one.
+    pub fn one(&self) -> Option<&str> {
+        match self {
+            Selection::Ids { ids, .. } if ids.len() == 1 => ids.first().map(String::as_str),
+            _ => None,
+        }
     }
 
     /// The bodies of the calls, without `limit` and `dry_run`.
@@ -101,10 +127,15 @@ fn body(ids: &[String], until: Option<&Value>) -> Map<String, Value> {
 struct Answer {
     count: u64,
     more: bool,
-    /// For dead messages: only those that died before this time were selected.
+    /// For dead messages: only those that died before this time were selected. For pending ones: those that were accepted
+    /// or moved last before it.
     until: Option<Value>,
     /// The position at which the next call continues.
     cursor: Option<Value>,
+    /// After a redrive with a rate: the due time after the last one.
+    next: Option<Value>,
+    /// Messages that could not be moved.
+    refused: Vec<Value>,
 }
 
 /// Given ids of messages that are not in the state.
@@ -129,12 +160,15 @@ impl Bulk<'_> {
         let is_whole = !counted.more || arguments.limit == Some(counted.count);
         let about = if is_whole { "" } else { "at least " };
         // Excludes messages that die after the count, because the confirmation does not include them.
+        let bound = self.bound();
         match &mut self.selection {
             Selection::Ids { until, .. } => *until = counted.until,
             Selection::Where(body) => {
-                if let Some(until) = counted.until.filter(|_| !body.contains_key("until")) {
-                    body.remove("all");
-                    body.insert("until".into(), until);
+                if let Some(until) = counted.until.filter(|_| !body.contains_key(bound)) {
+                    if bound == "until" {
+                        body.remove("all");
+                    }
+                    body.insert(bound.into(), until);
                 }
             }
         }
@@ -152,6 +186,10 @@ impl Bulk<'_> {
         let limit = if is_whole { Some(count) } else { arguments.limit };
         let answer = self.act(session, limit).await?;
         let more = answer.more || (counted.more && arguments.limit == Some(answer.count));
+        for one in &answer.refused {
+            let [id, detail] = ["id", "detail"].map(|name| list::cell(one, name));
+            output::note(format_args!("`{id}` stays: {detail}"));
+        }
         let json = json!({ "count": answer.count, "more": more, "dry_run": false });
         let remain = if more { "; more remain" } else { "" };
         output::result(session.global, json, format_args!("{done} {}{remain}", self.what(answer.count)))?;
@@ -159,6 +197,11 @@ impl Bulk<'_> {
         // again.
         let gone = if more { 0 } else { count.saturating_sub(answer.count) };
         self.found(&Missing { count: missing.count + gone, gone, ..missing })
+    }
+
+    /// The field that excludes messages that came into the state after the count.
+    fn bound(&self) -> &'static str {
+        if self.state == "dead" { "until" } else { "before" }
     }
 
     /// Number and kind of messages, such as `2 dead letters of web`.
@@ -234,7 +277,7 @@ impl Bulk<'_> {
             }
         }
         let count = limit.map_or(found, |limit| limit.min(found));
-        Ok((Answer { count, more: found > count, until, cursor: None }, missing))
+        Ok((Answer { count, more: found > count, until, ..Answer::default() }, missing))
     }
 
     async fn look_up_once(
@@ -267,8 +310,10 @@ impl Bulk<'_> {
         let so_far = |count: u64| format!("{} {}", self.done, self.what(count));
         let progress = Progress::new(limit, so_far(0), "or a few more: repeat the command for the rest");
         let mut all = Answer::default();
+        let mut next = None;
         for mut body in self.selection.bodies() {
             loop {
+                body.extend(next.take().map(|next| ("start".to_owned(), next)));
                 let left = limit.map_or(u64::MAX, |limit| limit - all.count);
                 if left == 0 {
                     break;
@@ -279,6 +324,8 @@ impl Bulk<'_> {
                 let answer = answer.map_err(|failure| if before == 0 { failure } else { failure.map(after) })?;
                 all.count += answer.count;
                 all.more = answer.more;
+                next = answer.next;
+                all.refused.extend(answer.refused);
                 progress.reached(all.count, so_far(all.count));
                 if !answer.more {
                     break;
@@ -302,7 +349,9 @@ impl Bulk<'_> {
         dry_run: bool,
     ) -> Result<Answer, Failure> {
         let mut body = body.clone();
-        body.extend(self.more.clone());
+        for (name, value) in &self.more {
+            body.entry(name).or_insert_with(|| value.clone());
+        }
         if let Some(limit) = limit {
             body.insert("limit".into(), limit.into());
         }
@@ -311,7 +360,9 @@ impl Bulk<'_> {
         match (answer["count"].as_u64(), answer["more"].as_bool()) {
             (Some(count), Some(more)) => {
                 let given = |name: &str| answer.get(name).cloned();
-                Ok(Answer { count, more, until: given("until"), cursor: given("cursor") })
+                let refused = answer["refused"].as_array().cloned().unwrap_or_default();
+                let (until, cursor, next) = (given(self.bound()), given("cursor"), given("next"));
+                Ok(Answer { count, more, until, cursor, next, refused })
             }
             _ => Err(Failure::Failed(format!("{} answered without a count: {answer}", self.path))),
         }

@@ -12,10 +12,10 @@ use serde_json::{Map, Value};
 use url::form_urlencoded::Serializer;
 
 use super::{
-    bulk::{self, Bulk, BulkArguments, Selection},
+    bulk::{Bulk, BulkArguments, Selection},
     client::{Session, of_route},
     failure::Failure,
-    list::{DEAD_COLUMNS, Filter, Listing},
+    list::{DEAD_COLUMNS, Filter, Listing, Order, PageArguments, time_from_now},
     output,
     progress::Progress,
     table,
@@ -62,7 +62,7 @@ pub struct SummaryArguments {
 }
 
 async fn summary(session: &Session<'_>, arguments: SummaryArguments) -> Result<(), Failure> {
-    let query = Serializer::new(String::new()).extend_pairs(arguments.filter.fields()).finish();
+    let query = Serializer::new(String::new()).extend_pairs(arguments.filter.fields()?).finish();
     let path = of_route(&arguments.route, &format!("/dead/summary?{query}"))?;
     let summary = session.client.get(&path).await?;
     let text = reasons(&summary);
@@ -94,14 +94,13 @@ pub struct ListArguments {
     route: String,
     #[command(flatten)]
     filter: Filter,
-    /// Maximum number of messages
-    #[arg(long, value_name = "NUMBER", default_value = "100", value_parser = clap::value_parser!(u64).range(1..))]
-    limit: u64,
+    #[command(flatten)]
+    page: PageArguments,
 }
 
 async fn list(session: &Session<'_>, arguments: ListArguments) -> Result<(), Failure> {
-    let ListArguments { route, filter, limit } = &arguments;
-    Listing { route, state: "dead", filter, limit: Some(*limit) }.show(session, DEAD_COLUMNS).await
+    let ListArguments { route, filter, page } = &arguments;
+    Listing::page(route, "dead", filter, page).show(session, DEAD_COLUMNS).await
 }
 
 #[derive(Args)]
@@ -122,14 +121,23 @@ pub struct ActArguments {
 pub struct RedriveArguments {
     #[command(flatten)]
     act: ActArguments,
-    /// New time of expiry: `drop`, `keep`, or a duration with its unit such as `5m`, after which all these messages expire
+    /// New time of expiry: `drop`, `keep`, or a duration with its unit such as `5m`: each message expires that long
+    /// after it is due
     #[arg(long, value_name = "EXPIRY", default_value = "drop")]
     expiry: String,
+    /// One after another at this rate, e.g. `50/s`; all at once by default
+    #[arg(long, value_name = "RATE")]
+    rate: Option<String>,
+    /// When the first one is due: RFC 3339, milliseconds since 1970, or a duration from now such as `2h`; now by default
+    #[arg(long, value_name = "TIME")]
+    start: Option<String>,
 }
 
 async fn redrive(session: &Session<'_>, arguments: RedriveArguments) -> Result<(), Failure> {
-    let RedriveArguments { act, expiry } = arguments;
-    act_on(session, act, "redrive", "redrove", Map::from_iter([("expiry".to_owned(), expiry.into())])).await
+    let RedriveArguments { act, expiry, rate, start } = arguments;
+    let fields = [("expiry", Some(expiry)), ("rate", rate), ("start", start.as_deref().map(time_from_now))];
+    let more = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.into())));
+    act_on(session, act, "redrive", "redrove", more.collect()).await
 }
 
 async fn purge(session: &Session<'_>, arguments: ActArguments) -> Result<(), Failure> {
@@ -149,18 +157,9 @@ async fn act_on(
     more: Map<String, Value>,
 ) -> Result<(), Failure> {
     let ActArguments { route, ids, all, filter, bulk } = arguments;
-    let mut filter = filter.body();
+    let mut filter = filter.body()?;
     let until = if ids.is_empty() { None } else { filter.remove("until") };
-    let selection = match (ids.is_empty(), all, filter.is_empty()) {
-        (false, false, true) => Selection::Ids { ids: bulk::ids(ids)?, until },
-        (true, true, true) => Selection::all(),
-        (true, false, false) => Selection::Where(filter),
-        _ => {
-            let text = "select them by ids, with or without --until, by a filter (--reason, --contains, --since, --until, \
-                        --flow, --group), or with --all: one of these";
-            return Err(Failure::Usage(text.into()));
-        }
-    };
+    let selection = Selection::of(ids, until, all, filter)?;
     let path = of_route(&route, &format!("/dead/{verb}"))?;
     let work = Bulk { path, selection, more, verb, done, noun: "dead letter", route: &route, state: "dead" };
     work.run(session, &bulk).await
@@ -193,7 +192,7 @@ async fn export(session: &Session<'_>, arguments: ExportArguments) -> Result<(),
     let mut out = BufWriter::new(opened.map_err(failed)?);
     let exported = |count: u64| format!("exported {} of {route}", output::counted(count, "dead letter"));
     let (progress, mut count) = (Progress::new(*limit, exported(0), "at most: the export is incomplete"), 0);
-    let listing = Listing { route, state: "dead", filter, limit: *limit };
+    let listing = Listing { route, state: "dead", filter, order: Some(Order::Asc), limit: *limit };
     let read = listing.read(session, |message| {
         count += 1;
         progress.reached(count, exported(count));

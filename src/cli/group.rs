@@ -9,6 +9,7 @@ use super::{
     client::{Session, of_group},
     failure::Failure,
     list::{self, Pages},
+    message::DueArguments,
     output,
 };
 
@@ -58,35 +59,17 @@ struct MoveArguments {
     due: DueArguments,
 }
 
-#[derive(Args)]
-#[group(required = true, multiple = false)]
-struct DueArguments {
-    /// By a duration with a sign, e.g. `+2h` or `-30m`, from the time of each message
-    #[arg(long, allow_hyphen_values = true)]
-    shift: Option<String>,
-    /// From now, e.g. `5m`, or milliseconds
-    #[arg(long)]
-    delay: Option<String>,
-    /// RFC 3339, or milliseconds since 1970
-    #[arg(long, value_name = "TIME")]
-    deliver_at: Option<String>,
-}
-
 pub async fn run(session: &Session<'_>, arguments: GroupArguments) -> Result<(), Failure> {
     match arguments.command {
         Command::List(ListArguments { of: OfGroup { route, group }, limit }) => {
             let path = of_group(&route, &group, "")?;
-            let query = vec![("payload", session.global.json.to_string())];
+            let query = vec![("payload".into(), session.global.json.to_string())];
             let pages = Pages { path: &path, name: "messages", query, max_page: MAX_PAGE, limit: Some(limit) };
             pages.show(session, COLUMNS, list::cell).await
         }
         Command::Cancel(of) => change(session, &of, &Method::DELETE, "", "cancelled", &json!({})).await,
-        Command::Move(MoveArguments { of, due: DueArguments { shift, delay, deliver_at } }) => {
-            let (name, value) = match (shift, delay, deliver_at) {
-                (Some(shift), ..) => ("shift", Some(shift)),
-                (None, Some(delay), _) => ("delay", Some(delay)),
-                (None, None, deliver_at) => ("deliver_at", deliver_at),
-            };
+        Command::Move(MoveArguments { of, due }) => {
+            let (name, value) = due.field();
             change(session, &of, &Method::PATCH, "", "moved", &json!({ name: value })).await
         }
         Command::Deliver(of) => change(session, &of, &Method::POST, "/deliver", "moved", &json!({})).await,

@@ -1,15 +1,18 @@
 //! `punctual list ROUTE`; the filter of all listings of messages, and the pages of all listings.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    borrow::Cow,
+    time::{Duration, SystemTime},
+};
 
 use clap::{Args, ValueEnum};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use url::form_urlencoded::Serializer;
 
 use super::{
     client::{Session, of_route},
     failure::Failure,
-    output, table,
+    output, schedule, table,
 };
 use crate::time::UnixMillis;
 
@@ -20,9 +23,26 @@ pub struct ListArguments {
     state: State,
     #[command(flatten)]
     filter: Filter,
+    #[command(flatten)]
+    page: PageArguments,
+}
+
+#[derive(Args)]
+pub struct PageArguments {
+    /// By time: dead letters are listed newest first by default, others oldest first
+    #[arg(long, value_enum)]
+    order: Option<Order>,
     /// Maximum number of messages
     #[arg(long, value_name = "NUMBER", default_value = "100", value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Order {
+    /// Oldest first
+    Asc,
+    /// Newest first
+    Desc,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -44,8 +64,8 @@ pub async fn list(session: &Session<'_>, arguments: ListArguments) -> Result<(),
         State::Unack => ("unack", &["id", "due", "attempts", "last_error"][..]),
         State::Dead => ("dead", DEAD_COLUMNS),
     };
-    let ListArguments { route, filter, limit, .. } = &arguments;
-    Listing { route, state, filter, limit: Some(*limit) }.show(session, columns).await
+    let ListArguments { route, filter, page, .. } = &arguments;
+    Listing::page(route, state, filter, page).show(session, columns).await
 }
 
 /// Columns of a table of dead letters.
@@ -72,38 +92,80 @@ pub struct Filter {
     /// Messages of this group
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
+    /// Messages with this key
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+    /// Messages with this header, `Name: value`. Repeat it for more of them: all must match
+    #[arg(long = "header", value_name = "HEADER")]
+    headers: Vec<String>,
+    /// A part of the payload, case-sensitive
+    #[arg(long, value_name = "TEXT")]
+    payload_contains: Option<String>,
+    /// Pending messages that are due within this duration from now, e.g. `2h`
+    #[arg(long, value_name = "DURATION", conflicts_with = "until")]
+    due_within: Option<humantime::Duration>,
 }
 
 impl Filter {
     /// Names and values of the API's query parameters.
-    pub fn fields(&self) -> Vec<(&'static str, String)> {
+    ///
+    /// # Errors
+    /// `Usage` for a header without a name and value.
+    pub fn fields(&self) -> Result<Vec<(Cow<'static, str>, String)>, Failure> {
         #[expect(clippy::disallowed_methods, reason = "`2h` is before the time of the operator's own clock")]
         let now = SystemTime::now();
         let at = |text: &String| time(text, now);
+        let within = |after: humantime::Duration| shown(now + *after);
         let fields = [
             ("reason", self.reason.clone()),
             ("contains", self.contains.clone()),
             ("since", self.since.as_ref().map(at)),
-            ("until", self.until.as_ref().map(at)),
+            ("until", self.until.as_ref().map(at).or_else(|| within(self.due_within?))),
             ("flow", self.flow.clone()),
             ("group", self.group.clone()),
+            ("key", self.key.clone()),
+            ("payload_contains", self.payload_contains.clone()),
         ];
-        fields.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+        let fields = fields.into_iter().filter_map(|(name, value)| Some((name.into(), value?)));
+        let headers = schedule::headers(&self.headers)?;
+        Ok(fields.chain(headers.into_iter().map(|(name, value)| (format!("header.{name}").into(), value))).collect())
     }
 
     /// The body of a bulk call; empty if no filter is set.
-    pub fn body(&self) -> Map<String, Value> {
-        self.fields().into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect()
+    ///
+    /// # Errors
+    /// That of `fields`.
+    pub fn body(&self) -> Result<Map<String, Value>, Failure> {
+        let mut body = Map::new();
+        for (name, value) in self.fields()? {
+            match name.strip_prefix("header.") {
+                Some(header) => body.entry("header").or_insert_with(|| json!({}))[header] = value.into(),
+                None => drop(body.insert(name.into_owned(), value.into())),
+            }
+        }
+        Ok(body)
     }
+}
+
+/// A duration becomes that time from now on. The API parses all other texts.
+pub fn time_from_now(text: &str) -> String {
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    #[expect(clippy::disallowed_methods, reason = "`2h` is after the time of the operator's own clock")]
+    let now = SystemTime::now();
+    let after = humantime::parse_duration(text).ok().filter(|_| !is_number);
+    after.and_then(|after| shown(now.checked_add(after)?)).unwrap_or_else(|| text.to_owned())
+}
+
+fn shown(at: SystemTime) -> Option<String> {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    Some(UnixMillis::new(u64::try_from(since.as_millis()).ok()?)?.to_rfc3339())
 }
 
 /// A duration becomes that time before `now`. The API parses all other texts.
 fn time(text: &str, now: SystemTime) -> String {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
     let ago = humantime::parse_duration(text).ok().filter(|_| !is_number);
-    let at = ago.and_then(|ago: Duration| now.checked_sub(ago)?.duration_since(SystemTime::UNIX_EPOCH).ok());
-    let at = at.and_then(|at| UnixMillis::new(u64::try_from(at.as_millis()).ok()?));
-    at.map_or_else(|| text.to_owned(), UnixMillis::to_rfc3339)
+    ago.and_then(|ago: Duration| shown(now.checked_sub(ago)?)).unwrap_or_else(|| text.to_owned())
 }
 
 /// Maximum number of messages of a page.
@@ -114,14 +176,22 @@ pub struct Listing<'a> {
     pub route: &'a str,
     pub state: &'static str,
     pub filter: &'a Filter,
+    /// `None`: that of the state.
+    pub order: Option<Order>,
     /// `None`: all messages.
     pub limit: Option<u64>,
 }
 
-impl Listing<'_> {
-    fn pages<'a>(&self, path: &'a str) -> Pages<'a> {
-        let query = [("state", self.state.to_owned())].into_iter().chain(self.filter.fields()).collect();
-        Pages { path, name: "messages", query, max_page: MAX_PAGE, limit: self.limit }
+impl<'a> Listing<'a> {
+    pub fn page(route: &'a str, state: &'static str, filter: &'a Filter, page: &PageArguments) -> Self {
+        Self { route, state, filter, order: page.order, limit: Some(page.limit) }
+    }
+
+    fn pages<'b>(&self, path: &'b str) -> Result<Pages<'b>, Failure> {
+        let mut query = vec![("state".into(), self.state.to_owned())];
+        query.extend(self.order.map(|order| ("order".into(), format!("{order:?}").to_lowercase())));
+        query.extend(self.filter.fields()?);
+        Ok(Pages { path, name: "messages", query, max_page: MAX_PAGE, limit: self.limit })
     }
 
     /// That of `Pages`.
@@ -130,11 +200,11 @@ impl Listing<'_> {
         session: &Session<'_>,
         each: impl FnMut(Value) -> Result<(), Failure>,
     ) -> Result<bool, Failure> {
-        self.pages(&of_route(self.route, "/messages")?).read(session, each).await
+        self.pages(&of_route(self.route, "/messages")?)?.read(session, each).await
     }
 
     pub async fn show(&self, session: &Session<'_>, columns: &[&str]) -> Result<(), Failure> {
-        self.pages(&of_route(self.route, "/messages")?).show(session, columns, cell).await
+        self.pages(&of_route(self.route, "/messages")?)?.show(session, columns, cell).await
     }
 }
 
@@ -143,7 +213,7 @@ pub struct Pages<'a> {
     pub path: &'a str,
     /// Name of the field with the entries.
     pub name: &'static str,
-    pub query: Vec<(&'static str, String)>,
+    pub query: Vec<(Cow<'static, str>, String)>,
     /// Maximum number of entries of a page.
     pub max_page: u64,
     /// `None`: all entries.

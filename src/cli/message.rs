@@ -1,14 +1,15 @@
 //! `punctual get`, `move`, `deliver` and `cancel`: messages by their ids.
 
-use clap::{ArgGroup, Args};
+use clap::Args;
 use reqwest::Method;
 use serde_json::{Map, Value, json};
+use url::form_urlencoded::byte_serialize;
 
 use super::{
     bulk::{self, Bulk, BulkArguments, Selection},
     client::{Session, of_message, of_route},
     failure::Failure,
-    output, table,
+    list, output, table,
 };
 
 /// The first fields, in this order; the payload is last.
@@ -37,6 +38,30 @@ pub async fn get(session: &Session<'_>, arguments: GetArguments) -> Result<(), F
     output::result(session.global, message, text)
 }
 
+#[derive(Args)]
+pub struct FindArguments {
+    id: String,
+}
+
+/// Shows a message of any route.
+pub async fn find(session: &Session<'_>, arguments: FindArguments) -> Result<(), Failure> {
+    const COLUMNS: &[&str] = &["route", "state", "deliver_at", "ended_at", "attempts", "last_error"];
+    let id: String = byte_serialize(arguments.id.as_bytes()).collect();
+    let answer = session.client.get(&format!("/v1/messages/{id}")).await?;
+    let entries = |name: &str| answer[name].as_array().cloned().unwrap_or_default();
+    let (messages, failed) = (entries("messages"), entries("failed"));
+    for one in &failed {
+        let [route, error] = ["route", "error"].map(|name| list::cell(one, name));
+        output::note(format_args!("{route}: {error}"));
+    }
+    if messages.is_empty() {
+        let text =
+            format!("`{}` is on no route: it is delivered and not remembered, cancelled, or unknown", arguments.id);
+        return Err(if failed.is_empty() { Failure::NotFound(text) } else { Failure::Failed(text) });
+    }
+    output::result(session.global, answer, list::as_table(COLUMNS, &messages, list::cell))
+}
+
 /// One line for each field with a value: those of `first` in its order, then the others, and the payload last.
 pub fn fields(entry: &Value, first: &[&str]) -> String {
     let all = entry.as_object().into_iter().flatten();
@@ -57,15 +82,33 @@ pub fn fields(entry: &Value, first: &[&str]) -> String {
 
 #[derive(Args)]
 pub struct MoveArguments {
-    route: String,
-    id: String,
+    #[command(flatten)]
+    of: Chosen,
     #[command(flatten)]
     due: DueArguments,
 }
 
+/// Pending messages of a route.
+#[derive(Args)]
+struct Chosen {
+    route: String,
+    /// Ids. One message needs no confirmation. `-`: one per line on standard input
+    ids: Vec<String>,
+    /// All pending messages, in the order of their due times
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    filter: list::Filter,
+    #[command(flatten)]
+    bulk: BulkArguments,
+}
+
 #[derive(Args)]
 #[group(required = true, multiple = false)]
-struct DueArguments {
+pub struct DueArguments {
+    /// By a duration with a sign, e.g. `+2h` or `-30m`, from the time of each message
+    #[arg(long, allow_hyphen_values = true)]
+    shift: Option<String>,
     /// From now, e.g. `5m`, or milliseconds
     #[arg(long)]
     delay: Option<String>,
@@ -74,14 +117,43 @@ struct DueArguments {
     deliver_at: Option<String>,
 }
 
+impl DueArguments {
+    /// The field of a request.
+    pub fn field(self) -> (&'static str, Option<String>) {
+        match (self.shift, self.delay, self.deliver_at) {
+            (Some(shift), ..) => ("shift", Some(shift)),
+            (None, Some(delay), _) => ("delay", Some(delay)),
+            (None, None, deliver_at) => ("deliver_at", deliver_at),
+        }
+    }
+}
+
 pub async fn move_to(session: &Session<'_>, arguments: MoveArguments) -> Result<(), Failure> {
-    let body = match (arguments.due.delay, arguments.due.deliver_at) {
-        (Some(delay), _) => json!({ "delay": delay }),
-        (None, deliver_at) => json!({ "deliver_at": deliver_at }),
-    };
-    let path = of_message(&arguments.route, &arguments.id, "")?;
-    let reply = session.client.call(Method::PATCH, &path, Some(body.to_string().into())).await?;
-    output::scheduled(session.global, reply)
+    let MoveArguments { of: Chosen { route, ids, all, filter, bulk }, due } = arguments;
+    let (name, value) = due.field();
+    let (selection, only) = (Selection::of(ids, None, all, filter.body()?)?, name != "shift" && !bulk.dry_run);
+    if let Some(id) = selection.one().filter(|_| only) {
+        let path = of_message(&route, id, "")?;
+        let body = json!({ name: value }).to_string();
+        let reply = session.client.call(Method::PATCH, &path, Some(body.into())).await?;
+        return output::scheduled(session.global, reply);
+    }
+    let more = Map::from_iter([(name.to_owned(), value.into())]);
+    change(session, &route, selection, more, ("move", "move", "moved"), &bulk).await
+}
+
+/// `call`: that of the API, with its verb and participle.
+async fn change(
+    session: &Session<'_>,
+    route: &str,
+    selection: Selection,
+    more: Map<String, Value>,
+    (call, verb, done): (&str, &str, &str),
+    arguments: &BulkArguments,
+) -> Result<(), Failure> {
+    let path = of_route(route, &format!("/{call}"))?;
+    let work = Bulk { path, selection, more, verb, done, noun: "pending message", route, state: "pending" };
+    work.run(session, arguments).await
 }
 
 #[derive(Args)]
@@ -112,30 +184,19 @@ pub async fn deliver(session: &Session<'_>, arguments: DeliverArguments) -> Resu
 }
 
 #[derive(Args)]
-#[command(group(ArgGroup::new("selection").required(true).args(["ids", "all"])))]
 pub struct CancelArguments {
-    route: String,
-    /// Ids. One message is cancelled without confirmation, or purged if it is dead; of several, the pending ones are
-    /// cancelled. `-`: one per line on standard input
-    ids: Vec<String>,
-    /// All pending messages, in the order of their due times
-    #[arg(long)]
-    all: bool,
     #[command(flatten)]
-    bulk: BulkArguments,
+    of: Chosen,
 }
 
+/// One dead letter is purged.
 pub async fn cancel(session: &Session<'_>, arguments: CancelArguments) -> Result<(), Failure> {
-    let route = &arguments.route;
-    let ids = bulk::ids(arguments.ids)?;
-    if let [id] = ids.as_slice() {
-        return cancel_one(session, route, id, arguments.bulk.dry_run).await;
+    let Chosen { route, ids, all, filter, bulk } = arguments.of;
+    let selection = Selection::of(ids, None, all, filter.body()?)?;
+    match selection.one() {
+        Some(id) => cancel_one(session, &route, id, bulk.dry_run).await,
+        None => change(session, &route, selection, Map::new(), ("purge", "cancel", "cancelled"), &bulk).await,
     }
-    let selection = if arguments.all { Selection::all() } else { Selection::Ids { ids, until: None } };
-    let (path, more) = (of_route(route, "/purge")?, Map::new());
-    let (verb, done, noun) = ("cancel", "cancelled", "pending message");
-    let work = Bulk { path, selection, more, verb, done, noun, route, state: "pending" };
-    work.run(session, &arguments.bulk).await
 }
 
 async fn cancel_one(session: &Session<'_>, route: &str, id: &str, dry_run: bool) -> Result<(), Failure> {

@@ -70,9 +70,11 @@ enum Command {
     Import(Operator<import::ImportArguments>),
     /// Show a message
     Get(Operator<message::GetArguments>),
+    /// Find a message on any route
+    Find(Operator<message::FindArguments>),
     /// List messages
     List(Operator<list::ListArguments>),
-    /// Move a pending message to another time
+    /// Move pending messages to another time
     Move(Operator<message::MoveArguments>),
     /// Make pending messages due now
     Deliver(Operator<message::DeliverArguments>),
@@ -161,6 +163,7 @@ async fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Schedule(operator) => operate!(schedule::run, global, operator),
         Command::Import(operator) => operate!(import::run, global, operator),
         Command::Get(operator) => operate!(message::get, global, operator),
+        Command::Find(operator) => operate!(message::find, global, operator),
         Command::List(operator) => operate!(list::list, global, operator),
         Command::Move(operator) => operate!(message::move_to, global, operator),
         Command::Deliver(operator) => operate!(message::deliver, global, operator),

@@ -24,7 +24,7 @@ use super::{
     server::Server,
     shared::Context,
     tracing::Tracing,
-    value::{Period, Whole},
+    value::{Period, Size, Whole},
 };
 use crate::{source::SourceSettings, time::MAX_MILLIS};
 
@@ -41,6 +41,9 @@ pub struct Root {
     shutdown_timeout: Period<100, 600_000>,
     /// Maximum sleep of a route, in case a wake-up is lost: 100ms to 5m. With `redis.cluster` the default is 90s.
     max_sleep: Period<100, 300_000>,
+    /// Maximum bytes under way of all routes on one instance together, beyond one message of maximum size per route:
+    /// 1MiB to 1TiB.
+    max_in_flight_bytes: Size<MIB, { 1 << 40 }>,
     /// Defaults of all sinks, by type.
     #[schemars(with = "BTreeMap<String, Json>")]
     sink_defaults: BTreeMap<String, Dict>,
@@ -66,6 +69,9 @@ pub struct Root {
     /// instance with an older file does not set its own again.
     schedules_revision: Whole<0, MAX_MILLIS>,
 }
+
+/// Bytes.
+const MIB: u64 = 1 << 20;
 
 /// Default of `max_sleep` on a cluster, where polls of several partitions cannot share a call.
 const MAX_SLEEP_ON_CLUSTER: Duration = Duration::from_secs(90);
@@ -109,6 +115,7 @@ pub fn config(root: Root, registry: &Registry, built_in: &Dict, problems: &mut P
         tracing: root.tracing.check(problems),
         shutdown_timeout: root.shutdown_timeout.0,
         max_sleep,
+        max_in_flight_bytes: root.max_in_flight_bytes.0,
         sinks,
         routes,
         sources,

@@ -71,6 +71,8 @@ pub struct Config {
     pub shutdown_timeout: Duration,
     /// Maximum sleep of a route that waits for its next due time.
     pub max_sleep: Duration,
+    /// Maximum bytes of messages in flight of all routes, beyond one largest message of each.
+    pub max_in_flight_bytes: u64,
     pub sinks: BTreeMap<String, Arc<dyn SinkSettings>>,
     pub routes: BTreeMap<String, RouteConfig>,
     pub sources: BTreeMap<String, Arc<dyn SourceSettings>>,

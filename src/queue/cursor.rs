@@ -3,29 +3,41 @@
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 
 use super::QueueError;
-use crate::{message::MessageId, store::DeadProgress, time::UnixMillis};
+use crate::{
+    message::MessageId,
+    store::{BulkProgress, Order},
+    time::UnixMillis,
+};
 
 /// Index and number of a partition, the start of the call that began, and the last id there.
 type GroupPlace = ((u16, u16), Option<UnixMillis>, Option<MessageId>);
 
-pub fn encode(score: u64, id: &MessageId) -> String {
-    URL_SAFE_NO_PAD.encode(format!("{score} {id}"))
+pub fn encode(order: Order, score: u64, id: &MessageId) -> String {
+    URL_SAFE_NO_PAD.encode(format!("{}{score} {id}", sign(order)))
 }
 
 /// # Errors
-/// `Invalid` unless `encode` made the cursor.
-pub fn decode(cursor: &str) -> Result<(u64, MessageId), QueueError> {
+/// `Invalid` unless `encode` made the cursor, in the same order.
+pub fn decode(order: Order, cursor: &str) -> Result<(u64, MessageId), QueueError> {
     let parse = || {
         let bytes = URL_SAFE_NO_PAD.decode(cursor).ok()?;
         let text = String::from_utf8(bytes).ok()?;
-        let (score, id) = text.split_once(' ')?;
+        let (score, id) = text.strip_prefix(sign(order))?.split_once(' ')?;
+        let score = score.strip_prefix(|first: char| first.is_ascii_digit()).map(|_| score)?;
         Some((score.parse().ok()?, MessageId::stored(id).ok()?))
     };
-    parse().ok_or_else(|| QueueError::Invalid("the cursor is not one that a listing gave out".into()))
+    parse().ok_or_else(|| QueueError::Invalid("the cursor is not one that a listing in this order gave out".into()))
+}
+
+fn sign(order: Order) -> &'static str {
+    match order {
+        Order::Ascending => "",
+        Order::Descending => "-",
+    }
 }
 
 /// The cursor of a bulk call: the partition, the end of its filter, and the position.
-pub fn encode_bulk(partition: u16, done: &DeadProgress) -> String {
+pub fn encode_bulk(partition: u16, done: &BulkProgress) -> String {
     let until = done.until.unwrap_or_default().get();
     let place = done.place.as_ref().map_or_else(String::new, |(score, id)| format!(" {score} {id}"));
     URL_SAFE_NO_PAD.encode(format!("{partition} {until}{place}"))
@@ -33,7 +45,7 @@ pub fn encode_bulk(partition: u16, done: &DeadProgress) -> String {
 
 /// # Errors
 /// `Invalid` unless `encode_bulk` made the cursor.
-pub fn decode_bulk(cursor: &str) -> Result<(u16, DeadProgress), QueueError> {
+pub fn decode_bulk(cursor: &str) -> Result<(u16, BulkProgress), QueueError> {
     let parse = || {
         let text = String::from_utf8(URL_SAFE_NO_PAD.decode(cursor).ok()?).ok()?;
         let parts: Vec<&str> = text.split(' ').collect();
@@ -47,7 +59,7 @@ pub fn decode_bulk(cursor: &str) -> Result<(u16, DeadProgress), QueueError> {
         // 0 means that the time ended before the first script.
         let until = UnixMillis::new(until.parse().ok()?)?;
         let until = Some(until).filter(|until| *until != UnixMillis::default());
-        Some((partition.parse().ok()?, DeadProgress { until, place, ..DeadProgress::default() }))
+        Some((partition.parse().ok()?, BulkProgress { until, place, ..BulkProgress::default() }))
     };
     parse().ok_or_else(|| QueueError::Invalid("the cursor is not one that a bulk call gave out".into()))
 }
@@ -80,9 +92,14 @@ mod tests {
     #[test]
     fn only_what_was_given_out_is_taken_back() {
         let id = MessageId::parse("order:42").unwrap();
-        assert_eq!(decode(&encode(1_700_000_000_000, &id)), Ok((1_700_000_000_000, id.clone())));
+        let orders = [Order::Ascending, Order::Descending];
+        for (order, other) in [(orders[0], orders[1]), (orders[1], orders[0])] {
+            let cursor = encode(order, 1_700_000_000_000, &id);
+            assert_eq!(decode(order, &cursor), Ok((1_700_000_000_000, id.clone())));
+            assert!(decode(other, &cursor).is_err());
+        }
         for place in [None, Some((1, id.clone()))] {
-            let done = DeadProgress { until: UnixMillis::new(7), place, ..DeadProgress::default() };
+            let done = BulkProgress { until: UnixMillis::new(7), place, ..BulkProgress::default() };
             assert_eq!(decode_bulk(&encode_bulk(3, &done)), Ok((3, done)));
         }
         for (before, after) in [(None, None), (UnixMillis::new(7), Some(&id))] {
@@ -94,7 +111,7 @@ mod tests {
             assert!(decode_bulk(bad).is_err(), "{bad}");
         }
         for bad in ["", "x", "!!", "MQ", "MSBhIGI"] {
-            assert!(decode(bad).is_err(), "{bad}");
+            assert!(orders.iter().all(|order| decode(*order, bad).is_err()), "{bad}");
         }
     }
 }

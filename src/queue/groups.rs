@@ -1,9 +1,8 @@
 //! Groups: messages of a route that are listed, cancelled and moved together.
 
-use futures::future::try_join_all;
 use tokio::time::Instant;
 
-use super::{Page, Queue, QueueError, check_due, cursor};
+use super::{Page, Queue, QueueError, check_due, cursor, pending::MOVED_AT_ONCE};
 use crate::{
     message::{MessageId, State},
     metrics,
@@ -13,9 +12,6 @@ use crate::{
     },
     time::UnixMillis,
 };
-
-/// Messages that are moved at once: each takes a call of a script, and their replies are small.
-const MOVED_AT_ONCE: usize = 50;
 
 /// A change of the pending messages of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +67,7 @@ impl Queue {
         let store = self.store();
         let partitions = self.all_partitions(route)?;
         let (Place { partition: first, mut after }, _) = place(&partitions, cursor)?;
-        let mut page = Page { messages: Vec::new(), cursor: None };
+        let mut page = Page { messages: Vec::new(), scanned: 0, cursor: None };
         let mut bytes = max_bytes.min(MAX_BODIES_BYTES);
         for partition in &partitions[first..] {
             let left = limit - page.messages.len();
@@ -83,6 +79,7 @@ impl Queue {
                 store.messages_of_group(partition, group, after.as_ref(), left, bytes).await?;
             bytes = bytes.saturating_sub(taken);
             after = messages.last().map(|message| message.id.clone()).filter(|_| more);
+            page.scanned += messages.len() as u64;
             page.messages.extend(messages);
             if after.is_some() {
                 page.cursor = Some(encoded(partition, None, after.as_ref()));
@@ -172,10 +169,8 @@ impl Queue {
         work.in_flight.extend(members.iter().filter(|one| one.state == State::Unack).map(|one| one.id.clone()));
         let pending: Vec<_> = members.iter().filter(is_pending).collect();
         for some in pending.chunks(MOVED_AT_ONCE) {
-            let moved = some.iter().map(|one| {
-                self.registry.when_open(|| store.reschedule_if(partition, &one.id, due, Some((group, before))))
-            });
-            for (one, result) in some.iter().zip(try_join_all(moved).await?) {
+            let results = self.move_each(partition, some.iter().map(|one| &one.id), due, Some((group, before))).await?;
+            for (one, result) in some.iter().zip(results) {
                 match result {
                     Rescheduled::Done(_) => work.count += 1,
                     Rescheduled::InFlight => work.in_flight.push(one.id.clone()),

@@ -8,11 +8,12 @@ use super::{
     registry::{RouteRegistry, StartError},
 };
 use crate::store::{
-    Cancelled, DeadAction, DeadProgress, DeadWork, Filter, Found, Rescheduled, ScheduleStatus, Scheduled, Selection,
+    BulkProgress, Cancelled, DeadAction, DeadWork, Filter, Found, PageRequest, Rescheduled, ScheduleStatus, Scheduled,
+    Selection,
 };
 use crate::{
     calendar::{Calendar, Span},
-    message::{Cancellation, MessageId, NewMessage, State},
+    message::{Cancellation, MessageId, NewMessage},
     metrics,
     spans::Spans,
     store::{
@@ -207,35 +208,25 @@ impl Queue {
         (partitions * PARTITION_BYTES).clamp(SMALLEST_PART_BYTES, MAX_BODIES_BYTES)
     }
 
-    /// In order of the next attempt (pending), the lease's end (unack) or death (dead). `limit` is 1 to 1000. A page
-    /// has fewer messages if their bodies exceed `max_bytes`, at most 7 MiB, or if few of the examined messages match.
-    /// Such a page can be empty; its cursor continues the listing.
+    /// By the next attempt (pending), the lease's end (unack) or death (dead). A page has fewer messages than asked for
+    /// if their bodies exceed `max_bytes`, at most 7 MiB, or if few of the examined messages match. Such a page can be
+    /// empty; its cursor continues the listing. The cursor is in place of `after`.
     ///
     /// # Errors
-    /// `Invalid` unless `list` made the cursor.
-    pub async fn list(
-        &self,
-        route: &str,
-        state: State,
-        filter: &Filter,
-        limit: usize,
-        max_bytes: u64,
-        cursor: Option<&str>,
-    ) -> Result<Page, QueueError> {
+    /// `Invalid` unless `list` made the cursor, in the same order.
+    pub async fn list(&self, route: &str, page: &PageRequest<'_>, cursor: Option<&str>) -> Result<Page, QueueError> {
         let store = self.store();
         let found = self.route(route)?;
-        let after = cursor.map(cursor::decode).transpose()?;
+        let after = cursor.map(|cursor| cursor::decode(page.order, cursor)).transpose()?;
         // The size of a page is that of one reply, for any number of partitions.
-        let max_bytes = max_bytes.min(MAX_BODIES_BYTES);
-        let share = max_bytes / u64::from(found.count());
-        let mut page = Merge::new(limit, max_bytes);
+        let max_bytes = page.max_bytes.min(MAX_BODIES_BYTES);
+        let share = PageRequest { max_bytes: max_bytes / u64::from(found.count()), after: after.as_ref(), ..*page };
+        let mut merged = Merge::new(page.limit, max_bytes, page.order);
         for group in found.partitions.chunks(LISTED_AT_ONCE) {
-            let list = |partition| store.list(partition, state, filter, limit, share, after.as_ref());
-            for (listed, reached) in try_join_all(group.iter().map(|(partition, _)| list(partition))).await? {
-                page.add(listed, reached);
-            }
+            let parts = group.iter().map(|(partition, _)| store.list(partition, &share));
+            try_join_all(parts).await?.into_iter().for_each(|part| merged.add(part));
         }
-        Ok(page.finish())
+        Ok(merged.finish())
     }
 
     pub async fn stats(&self, route: &str) -> Result<RouteStats, QueueError> {
@@ -279,9 +270,12 @@ impl Queue {
         let store = self.store();
         let found = self.route(route)?;
         let (first, mut done) = match cursor {
-            None => (0, DeadProgress::default()),
+            None => (0, BulkProgress::default()),
             Some(cursor) => cursor::decode_bulk(cursor)?,
         };
+        if let Some(start) = work.spread.start {
+            check_due(Due::At(start))?;
+        }
         if work.action == DeadAction::Forward && !store.forwards(route) {
             return Err(QueueError::NoForwarding(route.to_owned()));
         }
@@ -292,7 +286,9 @@ impl Queue {
                 filter @ Selection::Where(_) => filter,
             };
             let result = store.act_on_dead(partition, &DeadWork { selection: own, ..*work }, &mut done).await;
-            (bulk.count, bulk.more, bulk.until) = (done.count, done.more, done.until);
+            (bulk.count, bulk.more, bulk.until, bulk.next) = (done.count, done.more, done.until, done.next);
+            let has_filter = matches!(work.selection, Selection::Where(filter) if *filter != Filter::default());
+            bulk.scanned = has_filter.then_some(done.scanned);
             result?;
             if done.more {
                 let goes_on = matches!(work.selection, Selection::Where(_));

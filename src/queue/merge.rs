@@ -1,7 +1,17 @@
 //! Merges the pages of many partitions into one page, in order and with bounded memory.
 
+use std::cmp::Ordering;
+
 use super::{Page, cursor};
-use crate::{message::MessageId, store::redis::Listed};
+use crate::{
+    message::MessageId,
+    store::{
+        Order,
+        redis::{Listed, ListedPart},
+    },
+};
+
+type Place = (u64, MessageId);
 
 /// Takes the pages of the partitions one by one.
 pub struct Merge {
@@ -9,26 +19,31 @@ pub struct Merge {
     limit: usize,
     /// Maximum bytes of bodies of the page.
     max_bytes: u64,
-    /// By score, then id; no messages after `end`.
+    order: Order,
+    scanned: u64,
+    /// In order; no messages after `end`.
     listed: Vec<Listed>,
     /// Messages after this position may be incomplete, so they belong to a later page.
-    end: Option<(u64, MessageId)>,
+    end: Option<Place>,
 }
 
 impl Merge {
-    pub fn new(limit: usize, max_bytes: u64) -> Self {
-        Self { limit, max_bytes, listed: Vec::new(), end: None }
+    pub fn new(limit: usize, max_bytes: u64, order: Order) -> Self {
+        Self { limit, max_bytes, order, scanned: 0, listed: Vec::new(), end: None }
     }
 
-    /// `reached`: the position after which the partition may have more messages.
-    pub fn add(&mut self, part: Vec<Listed>, reached: Option<(u64, MessageId)>) {
-        if let Some(reached) = reached {
-            self.end_at(reached);
+    pub fn add(&mut self, part: ListedPart) {
+        let order = self.order;
+        if let Some(reached) = part.reached
+            && self.end.as_ref().is_none_or(|end| compare(order, &reached, end).is_lt())
+        {
+            self.end = Some(reached);
         }
-        self.listed.extend(part);
-        self.listed.sort_by_key(place);
+        self.scanned += part.scanned;
+        self.listed.extend(part.listed);
+        self.listed.sort_by(|one, other| compare(order, &place(one), &place(other)));
         if let Some(end) = &self.end {
-            self.listed.retain(|one| place(one) <= *end);
+            self.listed.retain(|one| compare(order, &place(one), end).is_le());
         }
         let mut bytes = 0;
         let fits = |one: &&Listed| {
@@ -43,19 +58,21 @@ impl Merge {
         }
     }
 
-    fn end_at(&mut self, place: (u64, MessageId)) {
-        if self.end.as_ref().is_none_or(|end| place < *end) {
-            self.end = Some(place);
-        }
-    }
-
     pub fn finish(self) -> Page {
-        let cursor = self.end.map(|(score, id)| cursor::encode(score, &id));
-        Page { messages: self.listed.into_iter().map(|one| one.snapshot).collect(), cursor }
+        let cursor = self.end.map(|(score, id)| cursor::encode(self.order, score, &id));
+        let messages = self.listed.into_iter().map(|one| one.snapshot).collect();
+        Page { messages, scanned: self.scanned, cursor }
     }
 }
 
-fn place(one: &Listed) -> (u64, MessageId) {
+fn compare(order: Order, one: &Place, other: &Place) -> Ordering {
+    match order {
+        Order::Ascending => one.cmp(other),
+        Order::Descending => other.cmp(one),
+    }
+}
+
+fn place(one: &Listed) -> Place {
     (one.score, one.snapshot.id.clone())
 }
 
@@ -85,14 +102,19 @@ mod tests {
         ids.iter().map(listed).collect()
     }
 
-    fn page(limit: usize, parts: Vec<(Vec<Listed>, bool)>) -> (Vec<String>, Option<(u64, MessageId)>) {
-        let mut merge = Merge::new(limit, MAX_BYTES);
-        for (part, more) in parts {
-            let reached = part.last().filter(|_| more).map(place);
-            merge.add(part, reached);
+    fn page(limit: usize, parts: Vec<(Vec<Listed>, bool)>) -> (Vec<String>, Option<Place>) {
+        ordered(Order::Ascending, limit, parts)
+    }
+
+    fn ordered(order: Order, limit: usize, parts: Vec<(Vec<Listed>, bool)>) -> (Vec<String>, Option<Place>) {
+        let mut merge = Merge::new(limit, MAX_BYTES, order);
+        for (listed, more) in parts {
+            let (now, scanned) = (UnixMillis::default(), listed.len() as u64);
+            let reached = listed.last().filter(|_| more).map(place);
+            merge.add(ListedPart { now, scanned, listed, reached });
         }
         let page = merge.finish();
-        let cursor = page.cursor.map(|cursor| cursor::decode(&cursor).unwrap());
+        let cursor = page.cursor.map(|cursor| cursor::decode(order, &cursor).unwrap());
         (page.messages.iter().map(|one| one.id.to_string()).collect(), cursor)
     }
 
@@ -109,6 +131,15 @@ mod tests {
         assert_eq!(page(2, parts()), (vec!["a".to_owned(), "b".to_owned()], Some(at(2, "b"))));
         let whole = vec![(part(&[(1, "a")], 1), false), (Vec::new(), false), (part(&[(1, "b")], 1), false)];
         assert_eq!(page(2, whole), (vec!["a".to_owned(), "b".to_owned()], None));
+    }
+
+    #[test]
+    fn a_page_in_descending_order_ends_at_the_latest_end() {
+        let parts = vec![(part(&[(4, "d"), (1, "a")], 1), true), (part(&[(5, "e"), (3, "c"), (2, "b")], 1), true)];
+        let expected = (["e", "d", "c", "b"].map(str::to_owned).to_vec(), Some(at(2, "b")));
+        assert_eq!(ordered(Order::Descending, 10, parts), expected);
+        let equal = vec![(part(&[(1, "a")], 1), false), (part(&[(1, "b")], 1), false)];
+        assert_eq!(ordered(Order::Descending, 1, equal), (vec!["b".to_owned()], Some(at(1, "b"))));
     }
 
     #[test]

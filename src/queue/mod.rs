@@ -19,6 +19,7 @@ mod schedules;
 pub use groups::{GroupAction, GroupWork};
 pub use growth::Room;
 pub use handle::{Queue, ShownRoute, check_due};
+pub use pending::Refused;
 pub use registry::StartError;
 pub use schedules::{NewSchedule, RouteSchedule, ScheduleError};
 
@@ -38,10 +39,19 @@ pub struct Bulk {
     pub count: u64,
     /// Whether selected messages remain.
     pub more: bool,
-    /// Only for dead messages: those that died before this time were selected.
+    /// Only of a filter: messages that were looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scanned: Option<u64>,
+    /// Dead messages that died before this time were selected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<UnixMillis>,
-    /// Only for dead messages: the position at which the next call continues. Opaque.
+    /// Pending messages that were accepted or moved last before this time were selected by a filter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<UnixMillis>,
+    /// Only of a redrive with a rate or a start: the due time after the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<UnixMillis>,
+    /// The position at which the next call with a filter continues. Opaque.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
@@ -75,6 +85,8 @@ impl DeadSummary {
 #[derive(Clone, Debug)]
 pub struct Page {
     pub messages: Vec<Snapshot>,
+    /// Messages that were looked at.
+    pub scanned: u64,
     /// Where the next page begins; `None` at the end. Opaque.
     pub cursor: Option<String>,
 }

@@ -1,15 +1,223 @@
-//! Cancels pending messages in bulk.
+//! Cancels and moves pending messages in bulk.
 
-use tokio::time::Instant;
+use std::time::Duration;
 
-use super::{Bulk, Queue, QueueError};
+use futures::future::try_join_all;
+use tokio::time::{Instant, sleep};
+
+use super::{Bulk, Queue, QueueError, check_due, cursor};
 use crate::{
-    message::MessageId,
+    message::{MessageId, State},
     metrics,
-    store::{Partition, redis::MAX_BATCH},
+    store::{
+        BulkProgress, Filter, NewDue, Order, PageRequest, Partition, PendingAction, PendingWork, Rescheduled,
+        Selection,
+        redis::{FILTERED_BYTES, ListedPart, MAX_BATCH},
+    },
+    time::UnixMillis,
 };
 
+/// Messages that are moved at once: each takes a call of a script, and their replies are small.
+pub(super) const MOVED_AT_ONCE: usize = 50;
+
+/// Messages that cannot be moved there, and why; at most about `MAX_BATCH` of a call.
+pub type Refused = Vec<(MessageId, Rescheduled)>;
+
 impl Queue {
+    /// Cancels, moves or counts pending messages, in order of their due times, starting at `cursor`. Messages in flight
+    /// and of schedules are kept. `bulk` is correct after an error, too, except for the effect of the failed call.
+    ///
+    /// # Errors
+    /// `Invalid` unless `change_pending` made the cursor.
+    pub async fn change_pending(
+        &self,
+        route: &str,
+        work: &PendingWork<'_>,
+        cursor: Option<&str>,
+        bulk: &mut Bulk,
+        refused: &mut Refused,
+    ) -> Result<(), QueueError> {
+        let PendingWork { action, selection, before, limit, dry_run, deadline } = *work;
+        if let PendingAction::Move(NewDue::At(due)) = action {
+            check_due(due)?;
+        }
+        match (action, selection) {
+            (PendingAction::Cancel, Selection::Ids { ids, .. }) => {
+                self.purge_pending(route, Some(ids), limit, dry_run, deadline, bulk).await
+            }
+            (PendingAction::Move(_), Selection::Ids { ids, .. }) if dry_run => {
+                self.purge_pending(route, Some(ids), limit, true, deadline, bulk).await
+            }
+            (PendingAction::Move(due), Selection::Ids { ids, .. }) => {
+                self.move_named(route, ids, due, work, bulk, refused).await
+            }
+            (PendingAction::Cancel, Selection::Where(filter)) if *filter == Filter::default() && before.is_none() => {
+                self.purge_pending(route, None, limit, dry_run, deadline, bulk).await
+            }
+            (_, Selection::Where(filter)) => self.change_filtered(route, filter, work, cursor, bulk, refused).await,
+        }
+    }
+
+    async fn move_named(
+        &self,
+        route: &str,
+        ids: &[MessageId],
+        due: NewDue,
+        work: &PendingWork<'_>,
+        bulk: &mut Bulk,
+        refused: &mut Refused,
+    ) -> Result<(), QueueError> {
+        let found = self.route(route)?;
+        for (partition, _) in &found.partitions {
+            for some in found.own(partition, ids).chunks(MOVED_AT_ONCE) {
+                let room = usize::try_from(work.limit - bulk.count).unwrap_or(usize::MAX);
+                if Instant::now() >= work.deadline || room == 0 {
+                    bulk.more = true;
+                    return Ok(());
+                }
+                let some = &some[..some.len().min(room)];
+                bulk.count += self.move_listed(partition, some, due, None, refused).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn change_filtered(
+        &self,
+        route: &str,
+        filter: &Filter,
+        work: &PendingWork<'_>,
+        cursor: Option<&str>,
+        bulk: &mut Bulk,
+        refused: &mut Refused,
+    ) -> Result<(), QueueError> {
+        let found = self.route(route)?;
+        let (first, mut done) = match cursor {
+            None => (0, BulkProgress::default()),
+            Some(cursor) => cursor::decode_bulk(cursor)?,
+        };
+        done.until = done.until.or(work.before);
+        for (partition, _) in found.partitions.iter().filter(|(partition, _)| partition.index >= first) {
+            let result = self.change_part(partition, filter, work, &mut done, refused).await;
+            (bulk.count, bulk.more, bulk.before) = (done.count, done.more, done.until);
+            bulk.scanned = Some(done.scanned);
+            result?;
+            if done.more {
+                bulk.cursor = Some(cursor::encode_bulk(partition.index, &done));
+                break;
+            }
+            done.place = None;
+        }
+        Ok(())
+    }
+
+    /// Changes the matching messages of one partition from the place in `done` on. A message that was accepted or moved
+    /// after the call began is not changed, so a message that was moved is not moved again.
+    async fn change_part(
+        &self,
+        partition: &Partition,
+        filter: &Filter,
+        work: &PendingWork<'_>,
+        done: &mut BulkProgress,
+        refused: &mut Refused,
+    ) -> Result<(), QueueError> {
+        loop {
+            let room = usize::try_from(work.limit - done.count).unwrap_or(usize::MAX);
+            if Instant::now() >= work.deadline || refused.len() >= MAX_BATCH {
+                done.more = true;
+                return Ok(());
+            }
+            let page = PageRequest {
+                state: State::Pending,
+                filter,
+                order: Order::Ascending,
+                limit: room.clamp(1, MAX_BATCH),
+                max_bytes: FILTERED_BYTES,
+                after: done.place.as_ref(),
+            };
+            let ListedPart { now, scanned, listed, reached } = self.store().list(partition, &page).await?;
+            // Messages of this millisecond were accepted before the call too.
+            let latest = UnixMillis::new(now.get() + 1).unwrap_or(now);
+            let before = done.until.map_or(latest, |until| until.min(latest));
+            if before == latest && matches!(work.action, PendingAction::Move(_)) {
+                // So that a message which is moved now was moved after `before`.
+                sleep(Duration::from_millis(1)).await;
+            }
+            done.until = Some(before);
+            let is_old = |accepted: UnixMillis| accepted < before;
+            let ids: Vec<MessageId> = listed
+                .into_iter()
+                .map(|one| one.snapshot)
+                .filter(|one| one.id.schedule().is_none())
+                .filter(|one| one.message.as_ref().map_or(true, |message| is_old(message.accepted)))
+                .map(|one| one.id)
+                .collect();
+            if room == 0 && !ids.is_empty() {
+                done.more = true;
+                return Ok(());
+            }
+            done.scanned += scanned;
+            done.count += match work.action {
+                _ if work.dry_run => ids.len() as u64,
+                PendingAction::Cancel => {
+                    let (count, _) =
+                        self.store().purge_named(partition, &ids, ids.len() as u64, false, Some(before)).await?;
+                    // Counted now, because the rest may fail or the caller may disconnect.
+                    metrics::cancelled(&partition.route, count);
+                    count
+                }
+                PendingAction::Move(due) => {
+                    let mut count = 0;
+                    for some in ids.chunks(MOVED_AT_ONCE) {
+                        count += self.move_listed(partition, some, due, Some(before), refused).await?;
+                    }
+                    count
+                }
+            };
+            match reached {
+                Some(place) => done.place = Some(place),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Moves messages, at most `MOVED_AT_ONCE`. Returns how many were moved. `before`: only those that were accepted or
+    /// moved last before this time; without it, messages that are not pending are refused too.
+    async fn move_listed(
+        &self,
+        partition: &Partition,
+        ids: &[MessageId],
+        due: NewDue,
+        before: Option<UnixMillis>,
+        refused: &mut Refused,
+    ) -> Result<u64, QueueError> {
+        let mut count = 0;
+        let results = self.move_each(partition, ids.iter(), due, before.map(|before| ("", before))).await?;
+        for (id, result) in ids.iter().zip(results) {
+            match result {
+                Rescheduled::Done(_) => count += 1,
+                Rescheduled::Later => {}
+                // It left the state after it was listed.
+                Rescheduled::NotFound | Rescheduled::Dead | Rescheduled::InFlight if before.is_some() => {}
+                other => refused.push((id.clone(), other)),
+            }
+        }
+        Ok(count)
+    }
+
+    /// Moves messages in their order: in an ordered flow each is before the next. `only`: that of `reschedule_if`.
+    pub(super) async fn move_each<'a>(
+        &self,
+        partition: &Partition,
+        ids: impl Iterator<Item = &'a MessageId>,
+        due: NewDue,
+        only: Option<(&str, UnixMillis)>,
+    ) -> Result<Vec<Rescheduled>, QueueError> {
+        let store = &self.store();
+        let moved = ids.map(|id| self.registry.when_open(move || store.reschedule_if(partition, id, due, only)));
+        Ok(try_join_all(moved).await?)
+    }
+
     /// Cancels pending messages: those with `ids`, or the first due ones of each partition; `limit` at most. Messages
     /// in flight are kept. `dry_run`: only counts. No partition is started after `deadline`. `purged` is increased; it
     /// is correct after an error, too, except for the effect of the failed call.

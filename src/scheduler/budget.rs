@@ -3,11 +3,22 @@
 //! A claimer takes a `Reservation` before it claims, and returns the unused part. Each claimed message holds its share
 //! of the reservation until its settlement is sent.
 //!
+//! The bytes of all routes have one bound more, the `Pool`: with many routes their budgets together can be more than the
+//! memory of the process. A route needs the pool for bytes beyond those of its largest message. So a slow route cannot
+//! stop another one, which always has room for some messages.
+//!
 //! If the sink is so slow that messages are returned unsent, the route claims fewer, so that messages are not claimed
 //! and returned repeatedly. After each round, which is as many messages as the limit, the limit falls by the number of
 //! unsent messages, or rises if there were none.
 
-use std::{mem, sync::Arc, time::Duration};
+use std::{
+    mem,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::timeout};
@@ -21,9 +32,40 @@ const MIN_MESSAGES: i64 = 16;
 /// Without unsent messages the limit rises by this part of itself (1/RISE) after each round.
 const RISE: i64 = 16;
 
+/// The bytes that all routes of a process may have in flight, beyond those of one largest message of each route.
+#[derive(Debug)]
+pub struct Pool {
+    /// Below zero if a message was larger than configured.
+    free: AtomicI64,
+    freed: Notify,
+}
+
+impl Pool {
+    pub fn new(bytes: u64) -> Arc<Self> {
+        Arc::new(Self { free: AtomicI64::new(signed(bytes)), freed: Notify::new() })
+    }
+
+    /// Takes `bytes` if they are free.
+    fn take(&self, bytes: i64) -> bool {
+        let fits = |free: i64| (bytes <= free.max(0)).then(|| free - bytes);
+        self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+    }
+
+    /// Takes `bytes` even if they are not free: a message that is in memory counts.
+    fn count(&self, bytes: i64) {
+        self.free.fetch_sub(bytes, Ordering::Relaxed);
+        if bytes < 0 {
+            self.freed.notify_waiters();
+        }
+    }
+}
+
 /// Shared by the partitions of one route.
 #[derive(Debug)]
 pub struct Budget {
+    pool: Arc<Pool>,
+    /// The configured number of bytes.
+    bytes: i64,
     /// Bytes of the largest message, or of the whole budget if that is less.
     largest: i64,
     /// The configured number of messages.
@@ -35,6 +77,8 @@ pub struct Budget {
 #[derive(Debug)]
 struct Free {
     room: Room,
+    /// Bytes of the pool that the route has.
+    pooled: i64,
     /// Messages that may be in flight now, at most the configured number.
     limit: i64,
     /// Messages concluded in this round, and the unsent ones among them. After a fall of the limit, `concluded` begins
@@ -55,12 +99,14 @@ struct Room {
 
 impl Budget {
     /// `largest`: bytes of the largest message as it is stored.
-    pub fn new(messages: u32, bytes: u64, largest: u64) -> Arc<Self> {
+    pub fn new(messages: u32, bytes: u64, largest: u64, pool: &Arc<Pool>) -> Arc<Self> {
         let room = Room { messages: messages.into(), bytes: signed(bytes) };
         Arc::new(Self {
+            pool: Arc::clone(pool),
+            bytes: room.bytes,
             largest: signed(largest).min(room.bytes),
             messages: room.messages,
-            free: Mutex::new(Free { room, limit: room.messages, concluded: 0, unsent: 0, claimed: 0 }),
+            free: Mutex::new(Free { room, pooled: 0, limit: room.messages, concluded: 0, unsent: 0, claimed: 0 }),
             freed: Notify::new(),
         })
     }
@@ -75,14 +121,35 @@ impl Budget {
         }
         let messages = messages.min(u32::try_from(room.messages).unwrap_or(u32::MAX));
         let bytes = signed(bytes).max(self.largest).min(room.bytes);
+        let pooled = self.pooled(free.room.bytes - bytes);
+        // Another route can have taken them since.
+        if !self.pool.take(pooled - free.pooled) {
+            return None;
+        }
+        free.pooled = pooled;
         free.room.messages -= i64::from(messages);
         free.room.bytes -= bytes;
         Some(Reservation { budget: Arc::clone(self), messages, bytes, claimed: 0 })
     }
 
-    /// The free permits below the limit.
+    /// The free permits below the limit, and the free bytes of the route that the pool has too.
     fn room(&self, free: &Free) -> Room {
-        Room { messages: free.room.messages - (self.messages - free.limit), ..free.room }
+        let own = self.largest - (self.bytes - free.room.bytes);
+        let bytes = free.room.bytes.min(own.max(0) + self.pool.free.load(Ordering::Relaxed).max(0));
+        Room { messages: free.room.messages - (self.messages - free.limit), bytes }
+    }
+
+    /// Bytes of the pool that the route needs with `free` bytes of its own.
+    fn pooled(&self, free: i64) -> i64 {
+        (self.bytes - free - self.largest).max(0)
+    }
+
+    /// Changes the free bytes, after messages were read or are no longer in memory.
+    fn add_bytes(&self, free: &mut Free, bytes: i64) {
+        free.room.bytes += bytes;
+        let pooled = self.pooled(free.room.bytes);
+        self.pool.count(pooled - free.pooled);
+        free.pooled = pooled;
     }
 
     /// Records whether a message was sent.
@@ -120,11 +187,14 @@ impl Budget {
     async fn room_for(&self, messages: usize) {
         loop {
             // Registered before the check, so that nothing freed in between is missed.
-            let freed = self.freed.notified();
+            let (freed, pool_freed) = (self.freed.notified(), self.pool.freed.notified());
             if self.is_available() && self.free() >= messages {
                 return;
             }
-            freed.await;
+            tokio::select! {
+                () = freed => {}
+                () = pool_freed => {}
+            }
         }
     }
 
@@ -203,7 +273,7 @@ impl Drop for Reservation {
         {
             let mut free = self.budget.free.lock();
             free.room.messages += i64::from(self.messages);
-            free.room.bytes += self.bytes;
+            self.budget.add_bytes(&mut free, self.bytes);
             free.claimed -= self.claimed;
         }
         self.budget.freed.notify_waiters();
@@ -217,6 +287,40 @@ mod tests {
 
     use super::*;
 
+    fn budget_of(messages: u32, bytes: u64, largest: u64) -> Arc<Budget> {
+        Budget::new(messages, bytes, largest, &Pool::new(bytes))
+    }
+
+    #[tokio::test]
+    async fn routes_share_the_pool_and_each_has_room_for_one_largest_message() {
+        let pool = Pool::new(500);
+        let [slow, other] = [(); 2].map(|()| Budget::new(10, 1000, 100, &pool));
+        let held = slow.reserve(1, 5000).unwrap();
+        assert_eq!(held.bytes(), 600, "its own largest message, and the pool");
+        let own = other.reserve(1, 5000).unwrap();
+        assert_eq!(own.bytes(), 100);
+        assert!(other.reserve(1, 1).is_none());
+        let waiting = other.available(1);
+        tokio::pin!(waiting);
+        assert!(waiting.as_mut().now_or_never().is_none());
+        drop(held);
+        assert!(waiting.now_or_never().is_some(), "another route freed the pool");
+        assert_eq!(other.reserve(1, 5000).unwrap().bytes(), 500);
+        drop(own);
+        let all = slow.reserve(10, 5000).unwrap();
+        assert_eq!(all.bytes(), 600, "nothing is lost");
+    }
+
+    #[test]
+    fn a_message_larger_than_configured_counts_for_the_pool_too() {
+        let pool = Pool::new(500);
+        let [one, other] = [(); 2].map(|()| Budget::new(10, 1000, 100, &pool));
+        let permit = claimed(&one, 1, 100, 5000);
+        assert_eq!(other.reserve(10, 5000).unwrap().bytes(), 100);
+        drop(permit);
+        assert_eq!(other.reserve(10, 5000).unwrap().bytes(), 600);
+    }
+
     /// The permit of one message of `size` bytes, out of a reservation.
     fn claimed(budget: &Arc<Budget>, messages: u32, bytes: u64, size: usize) -> Reservation {
         let mut reservation = budget.reserve(messages, bytes).unwrap();
@@ -226,7 +330,7 @@ mod tests {
 
     #[test]
     fn capacity_that_a_claim_did_not_use_is_free_again() {
-        let budget = Budget::new(10, 1000, 100);
+        let budget = budget_of(10, 1000, 100);
         let mut reservation = budget.reserve(8, 500).unwrap();
         assert_eq!((reservation.messages(), reservation.bytes(), budget.in_flight()), (8, 500, 0));
         reservation.claimed(1);
@@ -242,7 +346,7 @@ mod tests {
 
     #[test]
     fn the_limit_falls_by_what_was_unsent_and_rises_again() {
-        let budget = Budget::new(160, 1000, 1);
+        let budget = budget_of(160, 1000, 1);
         let round = |unsent: usize| {
             for n in 0..budget.limit() {
                 budget.concluded(n >= unsent);
@@ -259,20 +363,20 @@ mod tests {
         assert_eq!(round(16).0, 16, "some are always tried");
         let rounds = (1..1000).find(|_| round(0).0 == 160);
         assert!(rounds.is_some_and(|rounds| rounds < 50), "{rounds:?}");
-        let full = Budget::new(160, 1000, 1);
+        let full = budget_of(160, 1000, 1);
         let mut flight = full.reserve(160, 1).unwrap();
         flight.claimed(160);
         (0..160).for_each(|n| full.concluded(n >= 60));
         (0..160).for_each(|_| full.concluded(false));
         assert_eq!(full.limit(), 100, "those that were in flight say nothing about the new limit");
-        let small = Budget::new(2, 1000, 1);
+        let small = budget_of(2, 1000, 1);
         (0..20).for_each(|_| small.concluded(false));
         assert_eq!(small.limit(), 2);
     }
 
     #[test]
     fn the_budget_is_full_while_a_largest_message_would_not_fit() {
-        let budget = Budget::new(10, 1000, 100);
+        let budget = budget_of(10, 1000, 100);
         let permit = claimed(&budget, 1, 1000, 901);
         assert!(budget.reserve(1, 1).is_none());
         assert!(budget.available(1).now_or_never().is_none());
@@ -282,7 +386,7 @@ mod tests {
 
     #[test]
     fn a_message_larger_than_configured_passes_and_counts() {
-        let budget = Budget::new(10, 1000, 100);
+        let budget = budget_of(10, 1000, 100);
         let permit = claimed(&budget, 1, 100, 5000);
         assert!(budget.reserve(1, 1).is_none());
         drop(permit);
@@ -291,7 +395,7 @@ mod tests {
 
     #[test]
     fn permits_that_were_put_together_are_free_at_once() {
-        let budget = Budget::new(10, 1000, 100);
+        let budget = budget_of(10, 1000, 100);
         let mut first = claimed(&budget, 1, 100, 60);
         let second = claimed(&budget, 1, 100, 5000);
         first.absorb(second);
@@ -305,7 +409,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_claim_that_had_to_wait_waits_for_more_room_a_millisecond_at_most() {
-        let budget = Budget::new(10, 1000, 100);
+        let budget = budget_of(10, 1000, 100);
         let mut permits: Vec<_> = (0..10).map(|_| claimed(&budget, 1, 100, 100)).collect();
         let mut waiting = Box::pin(budget.available(2));
         for freed in [false, true] {
@@ -326,7 +430,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_waiting_claim_is_notified_of_free_capacity() {
-        let budget = Budget::new(1, 1000, 100);
+        let budget = budget_of(1, 1000, 100);
         let reservation = budget.reserve(1, 100).unwrap();
         let waiting = budget.available(1);
         tokio::pin!(waiting);

@@ -107,10 +107,10 @@ impl Drop for CrowdShare {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::budget::Pool, *};
 
     fn crowds(messages: u32) -> Arc<Crowds> {
-        Crowds::new(&Budget::new(messages, 1 << 30, 1))
+        Crowds::new(&Budget::new(messages, 1 << 30, 1, &Pool::new(1 << 40)))
     }
 
     /// Enters messages until one is refused.

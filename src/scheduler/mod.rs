@@ -50,6 +50,7 @@ use tokio::{
 
 pub use self::{
     breaker::{Breaker, BreakerState, BreakerStatus},
+    budget::Pool,
     route::{Policy, RouteSetup, Target},
     unanswered::Unanswered,
 };
@@ -67,6 +68,7 @@ pub struct Scheduler {
     /// The permission to have suspects in flight.
     suspects: Arc<Semaphore>,
     settling: Unanswered,
+    pool: Arc<Pool>,
     incidents: Incidents,
     /// The number that identifies this process in claims.
     instance: u64,
@@ -87,12 +89,13 @@ pub struct RouteWork {
 
 impl Scheduler {
     /// `max_sleep`: maximum sleep of a partition with a listening wake signal. `seed` determines the jitter of retries
-    /// and the numbers that identify the instance, so it must differ between instances. Dead messages and outages are
-    /// reported to `incidents`.
-    pub fn new(max_sleep: Duration, seed: u64, incidents: &Incidents) -> Self {
+    /// and the numbers that identify the instance, so it must differ between instances. `pool`: bounds the bytes of all
+    /// routes. Dead messages and outages are reported to `incidents`.
+    pub fn new(max_sleep: Duration, pool: &Arc<Pool>, seed: u64, incidents: &Incidents) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         Self {
             instance: rng.random(),
+            pool: Arc::clone(pool),
             max_sleep,
             started: Instant::now(),
             // A process has suspects of only one claim in flight: if it crashes, the cause is among few messages.
@@ -114,7 +117,7 @@ impl Scheduler {
         let breaker = target.breaker();
         breaker.join(policy.max_in_flight, &self.incidents);
         let messages = u32::try_from(policy.max_in_flight).unwrap_or(u32::MAX);
-        let budget = Budget::new(messages, policy.max_in_flight_bytes, policy.largest_message);
+        let budget = Budget::new(messages, policy.max_in_flight_bytes, policy.largest_message, &self.pool);
         let route = Arc::new(ActiveRoute {
             metrics: RouteMetrics::new(&name, breaker.sink(), has_flows),
             crowds: Crowds::new(&budget),

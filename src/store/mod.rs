@@ -23,7 +23,10 @@ pub use self::{
     claim::{Claim, ClaimRequest, Claimed, CutLeases, Death, Deaths, Lease, Recovered, Suspects, Token},
     flow::{FieldChange, FlowChange, FlowRules, FlowState, PARKED, RouteFlow},
     schedule::{NextOccurrence, RunResult, ScheduleChange, ScheduleDefinition, ScheduleOwner, ScheduleState},
-    selection::{DeadAction, DeadGroup, DeadProgress, DeadWork, Expiry, Filter, Selection},
+    selection::{
+        BulkProgress, DeadAction, DeadGroup, DeadWork, Expiry, Filter, Order, PageRequest, PendingAction, PendingWork,
+        Selection, Spread,
+    },
     settlement::{ClaimEnd, NEVER, Planned, Sent, Settled, Settlement, Transfer, Transferred},
     wake::{WakeReason, WakeSignal},
 };

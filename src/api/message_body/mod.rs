@@ -6,15 +6,17 @@
 use serde_json::value::RawValue;
 
 pub use self::advance::{Advance, Target, is_past, is_too_far, parse_advance};
+pub use self::due::{GroupMove, parse_due, parse_group_move};
 #[cfg(test)]
 pub use self::fields::MAX_MESSAGES;
 pub use self::payload::{JSON, TEXT};
 pub use self::schedule::{parse_preview, parse_schedule};
 pub use self::selection::{
-    DeadRequest, MAX_CONTAINS, PurgeRequest, parse_dead, parse_flow_change, parse_note, parse_nothing,
-    parse_partitions, parse_purge,
+    DeadRequest, PendingRequest, parse_dead, parse_flow_change, parse_note, parse_nothing, parse_partitions,
+    parse_pending,
 };
 use self::{
+    due::due,
     fields::{Faults, filled, given, integer, items, json, moment, read},
     headers::{headers, properties},
     payload::payload,
@@ -22,13 +24,13 @@ use self::{
 use super::problem::{FieldError, Problem};
 use crate::{
     message::{MessageId, Metadata, NewMessage, OnConflict, TraceHeaders},
-    store::NewDue,
     time::{Due, UnixMillis, parse_instant},
 };
 
 #[macro_use]
 mod fields;
 mod advance;
+mod due;
 mod headers;
 mod origin;
 mod payload;
@@ -73,67 +75,6 @@ pub fn parse(body: &[u8], rules: &Rules) -> Result<Batch, Problem> {
         messages.extend(message(item, rules, &mut faults));
     }
     faults.end(Some(Batch::Many(messages)))
-}
-
-raw_object!(Patch: delay, deliver_at);
-raw_object!(PatchGroup: shift, delay, deliver_at, before);
-
-/// The due time of a PATCH: exactly one of `delay` and `deliver_at`.
-///
-/// # Errors
-/// Those of `parse`.
-pub fn parse_due(body: &[u8]) -> Result<Due, Problem> {
-    let mut faults = Faults::default();
-    let patch: Option<Patch> = faults.object(json(body)?, "");
-    let due = patch.and_then(|patch| due(patch.delay, patch.deliver_at, &mut faults));
-    if due.is_none() && faults.is_empty() {
-        faults.add("", "one of `delay` and `deliver_at` is needed");
-    }
-    faults.end(due)
-}
-
-/// Where the messages of a group are moved.
-#[derive(Debug, PartialEq, Eq)]
-pub struct GroupMove {
-    pub due: NewDue,
-    /// Only messages that were accepted or moved before this time.
-    pub before: Option<UnixMillis>,
-}
-
-/// The due time of a PATCH of a group: exactly one of `shift`, `delay` and `deliver_at`.
-///
-/// # Errors
-/// Those of `parse`.
-pub fn parse_group_move(body: &[u8]) -> Result<GroupMove, Problem> {
-    let mut faults = Faults::default();
-    let patch: Option<PatchGroup> = faults.object(json(body)?, "");
-    let patch = patch.unwrap_or_default();
-    let shift = faults.field("shift", given(patch.shift), |raw, at| moment(raw, at, parse_shift));
-    let due = due(patch.delay, patch.deliver_at, &mut faults);
-    if given(patch.shift).is_some() && (given(patch.delay).is_some() || given(patch.deliver_at).is_some()) {
-        faults.add("", "`shift`, `delay` and `deliver_at` exclude each other");
-    }
-    let before = faults.field("before", given(patch.before), |raw, at| moment(raw, at, parse_instant));
-    let due = shift.map(NewDue::By).or(due.map(NewDue::At));
-    if due.is_none() && faults.is_empty() {
-        faults.add("", "one of `shift`, `delay` and `deliver_at` is needed");
-    }
-    faults.end(due.map(|due| GroupMove { due, before }))
-}
-
-/// A duration or a number of milliseconds with a sign, such as `+2h` and `-30m`.
-///
-/// # Errors
-/// Those of `Due::parse_delay`.
-fn parse_shift(text: &str) -> Result<i64, String> {
-    let (sign, duration) = match text.strip_prefix('-') {
-        Some(duration) => (-1, duration),
-        None => (1, text.strip_prefix('+').unwrap_or(text)),
-    };
-    match Due::parse_delay(duration)? {
-        Due::After(millis) => i64::try_from(millis).map(|millis| sign * millis).map_err(|error| error.to_string()),
-        Due::At(_) => Err(format!("`{text}` is not a duration")),
-    }
 }
 
 raw_object!(
@@ -230,17 +171,6 @@ pub fn debounce_max(text: &str) -> Result<u64, String> {
         Due::After(millis @ 1..) => Ok(millis),
         _ => Err("is at least 1 ms".to_owned()),
     }
-}
-
-/// `None` when neither is given, and for an invalid one.
-fn due(delay: Option<&RawValue>, deliver_at: Option<&RawValue>, faults: &mut Faults) -> Option<Due> {
-    let (delay, deliver_at) = (given(delay), given(deliver_at));
-    if delay.is_some() && deliver_at.is_some() {
-        faults.add("", "`delay` and `deliver_at` exclude each other");
-    }
-    let delay = faults.field("delay", delay, |raw, at| moment(raw, at, Due::parse_delay));
-    let deliver_at = faults.field("deliver_at", deliver_at, |raw, at| moment(raw, at, Due::parse_deliver_at));
-    delay.or(deliver_at)
 }
 
 fn new_id(raw: &RawValue, pointer: &str) -> Result<MessageId, FieldError> {

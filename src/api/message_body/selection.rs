@@ -1,22 +1,34 @@
 //! The selection of messages in a bulk call.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use serde_json::value::RawValue;
 
-use super::fields::{Faults, id, integer, items, json, moment, read, whole};
+use super::{
+    due::new_due,
+    fields::{Faults, id, integer, items, json, moment, read, whole},
+};
 use crate::{
-    api::problem::{FieldError, Problem},
+    api::{
+        filter,
+        problem::{FieldError, Problem},
+    },
     message::{DeadReason, MAX_PARTITIONS, MessageId, Rate, check_group, parse_flow},
-    store::{DeadAction, Expiry, FieldChange, Filter, FlowChange, Selection},
-    time::{self, Due, parse_instant},
+    store::{DeadAction, Expiry, FieldChange, Filter, FlowChange, PendingAction, Selection, Spread},
+    time::{self, Due, UnixMillis, parse_instant},
 };
 
 // `all` must be `true`: a `null` does not select all, because an unset variable may have produced it.
-raw_object!(Dead: all, ids, reason, contains, since, until, flow, group, limit, dry_run, cursor, expiry);
+raw_object!(
+    Dead: all, ids, reason, contains, since, until, flow, group, key, header, payload_contains, limit, dry_run, cursor,
+    expiry, start, rate
+);
+raw_object!(
+    Pending: all, ids, contains, since, until, flow, group, key, header, payload_contains, limit, dry_run, cursor,
+    before, shift, delay, deliver_at
+);
 raw_object!(Change: rate, burst, parallel);
 raw_object!(Pause: note);
-raw_object!(Purge: all, ids, limit, dry_run);
 raw_object!(Repartition: partitions);
 
 /// A bulk call on dead messages.
@@ -24,12 +36,45 @@ raw_object!(Repartition: partitions);
 pub struct DeadRequest {
     /// With the requested expiry.
     pub action: DeadAction,
+    pub spread: Spread,
     pub selection: Selection,
     /// At least 1.
     pub limit: u64,
     pub dry_run: bool,
     /// The cursor that the previous call returned.
     pub cursor: Option<String>,
+}
+
+/// The filter that an object with these fields has, and whether it has one.
+macro_rules! filter_of {
+    ($given:ident, $faults:ident) => {{
+        let filter = Filter {
+            reason: None,
+            contains: $faults.field("contains", $given.contains, contains),
+            since: $faults.field("since", $given.since, |raw, at| moment(raw, at, parse_instant)),
+            until: $faults.field("until", $given.until, |raw, at| moment(raw, at, parse_instant)),
+            retried: false,
+            flow: $faults.field("flow", $given.flow, flow),
+            group: $faults.field("group", $given.group, group),
+            key: $faults.field("key", $given.key, |raw, at| checked(raw, at, filter::check_key)),
+            headers: $faults.field("header", $given.header, headers).unwrap_or_default(),
+            payload: $faults
+                .field("payload_contains", $given.payload_contains, |raw, at| checked(raw, at, filter::check_payload)),
+        };
+        // `until` bounds ids of dead messages, too.
+        let until = $given.until.filter(|_| $given.ids.is_none());
+        let fields = [
+            $given.contains,
+            $given.since,
+            until,
+            $given.flow,
+            $given.group,
+            $given.key,
+            $given.header,
+            $given.payload_contains,
+        ];
+        (filter, fields.iter().any(Option::is_some))
+    }};
 }
 
 /// # Errors
@@ -40,63 +85,92 @@ pub fn parse_dead(body: &[u8], action: DeadAction) -> Result<DeadRequest, Proble
     }
     let given: Dead = whole(body)?;
     let mut faults = Faults::default();
+    let of_redrive = [("expiry", given.expiry), ("start", given.start), ("rate", given.rate)];
+    if let (DeadAction::Purge | DeadAction::Forward, Some((name, _))) =
+        (action, of_redrive.iter().find(|(_, raw)| raw.is_some()))
+    {
+        return Err(Problem::bad_request(format!("`{name}` is for a redrive")));
+    }
     let action = match (action, faults.field("expiry", given.expiry, expiry)) {
         (DeadAction::Redrive(_), Some(expiry)) => DeadAction::Redrive(expiry),
-        (DeadAction::Purge | DeadAction::Forward, _) if given.expiry.is_some() => {
-            return Err(Problem::bad_request("`expiry` is for a redrive"));
-        }
         _ => action,
     };
-    let all = faults.field("all", given.all, read).unwrap_or(false);
+    let spread = Spread {
+        start: faults.field("start", given.start, |raw, at| moment(raw, at, parse_instant)),
+        rate: faults.field("rate", given.rate, rate),
+    };
     let limit = faults.field("limit", given.limit, integer).unwrap_or(u64::MAX);
     if limit == 0 {
         faults.add("/limit", "is at least 1");
     }
-    let dry_run = faults.field("dry_run", given.dry_run, read).unwrap_or(false);
+    let (mut filter, has_filter) = filter_of!(given, faults);
+    filter.reason = faults.field("reason", given.reason, reason);
+    let all = faults.field("all", given.all, read).unwrap_or(false);
     let ids = given.ids.map(|raw| ids(raw, &mut faults));
-    let filter = Filter {
-        reason: faults.field("reason", given.reason, reason),
-        contains: faults.field("contains", given.contains, contains),
-        since: faults.field("since", given.since, |raw, at| moment(raw, at, parse_instant)),
-        until: faults.field("until", given.until, |raw, at| moment(raw, at, parse_instant)),
-        retried: false,
-        flow: faults.field("flow", given.flow, flow),
-        group: faults.field("group", given.group, group),
-    };
-    // `until` bounds ids, too.
-    let until = given.until.filter(|_| ids.is_none());
-    let filters = [given.reason, given.contains, given.since, until, given.flow, given.group];
-    let filters = filters.iter().flatten().count() > 0;
-    if u8::from(all) + u8::from(ids.is_some()) + u8::from(filters) > 1 {
-        faults.add("", "`all`, `ids` and a filter exclude each other, except that `ids` can have an `until`");
-    } else if ids.as_ref().is_some_and(Vec::is_empty) && faults.is_empty() {
-        faults.add("/ids", "selects nothing");
-    } else if !all && ids.is_none() && !filters && faults.is_empty() {
-        faults.add("", NOTHING_SELECTED);
-    }
-    let cursor = faults.field("cursor", given.cursor, read);
-    if cursor.is_some() && ids.is_some() {
-        faults.add("/cursor", "is not for `ids`");
-    }
+    let has_filter = has_filter || given.reason.is_some();
+    let exclusive = "`all`, `ids` and a filter exclude each other, except that `ids` can have an `until`";
+    check_selected(all, ids.as_deref(), has_filter, (exclusive, NOTHING_SELECTED), &mut faults);
+    let (dry_run, cursor) = given_again(given.dry_run, given.cursor, ids.is_some(), &mut faults);
     let selection = match ids {
         Some(ids) => Selection::Ids { ids, until: filter.until },
         None => Selection::Where(filter),
     };
-    faults.end(Some(DeadRequest { action, selection, limit, dry_run, cursor }))
+    faults.end(Some(DeadRequest { action, spread, selection, limit, dry_run, cursor }))
 }
 
 const NOTHING_SELECTED: &str = "selects nothing: one of `ids`, `\"all\": true` and a filter (`reason`, `contains`, `since`, \
-                                `until`, `flow`, `group`) is needed";
+                                `until`, `flow`, `group`, `key`, `header`, `payload_contains`) is needed";
 
-/// Maximum length of `contains`, in bytes: that of a stored error.
-pub const MAX_CONTAINS: usize = 512;
+/// Checks that exactly one of `all`, `ids` and a filter is given. `texts`: the errors for more, and for none.
+fn check_selected(
+    all: bool,
+    ids: Option<&[MessageId]>,
+    has_filter: bool,
+    (exclusive, nothing): (&str, &str),
+    faults: &mut Faults,
+) {
+    if u8::from(all) + u8::from(ids.is_some()) + u8::from(has_filter) > 1 {
+        faults.add("", exclusive);
+    } else if ids.is_some_and(<[_]>::is_empty) && faults.is_empty() {
+        faults.add("/ids", "selects nothing");
+    } else if !all && ids.is_none() && !has_filter && faults.is_empty() {
+        faults.add("", nothing);
+    }
+}
+
+fn given_again(
+    dry_run: Option<&RawValue>,
+    cursor: Option<&RawValue>,
+    has_ids: bool,
+    faults: &mut Faults,
+) -> (bool, Option<String>) {
+    let dry_run = faults.field("dry_run", dry_run, read).unwrap_or(false);
+    let cursor = faults.field("cursor", cursor, read);
+    if cursor.is_some() && has_ids {
+        faults.add("/cursor", "is not for `ids`");
+    }
+    (dry_run, cursor)
+}
+
+fn rate(raw: &RawValue, pointer: &str) -> Result<Rate, FieldError> {
+    Rate::parse(&read::<String>(raw, pointer)?).map_err(|error| FieldError::new(pointer, error))
+}
+
+fn checked(raw: &RawValue, pointer: &str, check: fn(&str) -> Result<(), String>) -> Result<String, FieldError> {
+    let text: String = read(raw, pointer)?;
+    check(&text).map(|()| text).map_err(|error| FieldError::new(pointer, error))
+}
+
+/// An object with a text for each header.
+fn headers(raw: &RawValue, pointer: &str) -> Result<Vec<(String, String)>, FieldError> {
+    let given: BTreeMap<String, String> = read(raw, pointer)?;
+    let given: Vec<_> = given.into_iter().collect();
+    filter::check_headers(&given).map_err(|error| FieldError::new(pointer, error))?;
+    Ok(given)
+}
 
 fn contains(raw: &RawValue, pointer: &str) -> Result<String, FieldError> {
-    let text: String = read(raw, pointer)?;
-    if text.is_empty() || text.len() > MAX_CONTAINS {
-        return Err(FieldError::new(pointer, format!("has 1 to {MAX_CONTAINS} bytes")));
-    }
-    Ok(text)
+    checked(raw, pointer, filter::check_contains)
 }
 
 /// `keep`, `drop`, or a duration from now: a number of milliseconds, or a text with its unit. A text without a unit is
@@ -166,9 +240,6 @@ pub fn parse_flow_change(body: &[u8], ordered: bool) -> Result<FlowChange, Probl
         0 => Err(FieldError::new(pointer, "is at least 1")),
         number => u32::try_from(number).map_err(|_| FieldError::new(pointer, format!("is at most {}", u32::MAX))),
     };
-    let rate = |raw: &RawValue, pointer: &str| {
-        Rate::parse(&read::<String>(raw, pointer)?).map_err(|error| FieldError::new(pointer, error))
-    };
     let change = FlowChange {
         rate: faults.field("rate", given.rate, |raw, at| unless_null(raw, at, rate)).unwrap_or_default(),
         burst: faults.field("burst", given.burst, |raw, at| unless_null(raw, at, number)).unwrap_or_default(),
@@ -224,42 +295,63 @@ pub fn parse_partitions(body: &[u8]) -> Result<u16, Problem> {
     faults.end(number)
 }
 
-/// Maximum and default number of pending messages that one call purges.
-pub const MAX_PURGED: u64 = 100_000;
-const DEFAULT_PURGED: u64 = 10_000;
+/// Maximum and default number of pending messages that one call purges or moves.
+pub const MAX_CHANGED: u64 = 100_000;
+const DEFAULT_CHANGED: u64 = 10_000;
 
-/// The pending messages to purge.
+/// A bulk call on pending messages.
 #[derive(Debug, PartialEq, Eq)]
-pub struct PurgeRequest {
-    /// `None`: all messages.
-    pub ids: Option<Vec<MessageId>>,
-    /// 1 to `MAX_PURGED`.
+pub struct PendingRequest {
+    pub action: PendingAction,
+    pub selection: Selection,
+    /// With a filter: only messages that were accepted or moved last before this time.
+    pub before: Option<UnixMillis>,
+    /// 1 to `MAX_CHANGED`.
     pub limit: u64,
     pub dry_run: bool,
+    /// The cursor that the previous call returned.
+    pub cursor: Option<String>,
 }
 
+/// `moves`: the call moves messages, and has a due time. Otherwise it cancels them.
+///
 /// # Errors
 /// 400 for invalid JSON or unknown fields; 422 when nothing is selected, or a field is invalid.
-pub fn parse_purge(body: &[u8]) -> Result<PurgeRequest, Problem> {
-    let given: Purge = whole(body)?;
+pub fn parse_pending(body: &[u8], moves: bool) -> Result<PendingRequest, Problem> {
+    let given: Pending = whole(body)?;
     let mut faults = Faults::default();
+    let of_move = [("shift", given.shift), ("delay", given.delay), ("deliver_at", given.deliver_at)];
+    let action = if moves {
+        new_due(given.shift, given.delay, given.deliver_at, &mut faults).map(PendingAction::Move)
+    } else if let Some((name, _)) = of_move.iter().find(|(_, raw)| raw.is_some()) {
+        return Err(Problem::bad_request(format!("`{name}` is for a move")));
+    } else {
+        Some(PendingAction::Cancel)
+    };
+    let limit = faults.field("limit", given.limit, integer).unwrap_or(DEFAULT_CHANGED);
+    if !(1..=MAX_CHANGED).contains(&limit) {
+        faults.add("/limit", format!("is 1 to {MAX_CHANGED}"));
+    }
+    let (filter, has_filter) = filter_of!(given, faults);
+    let has_filter = has_filter || given.until.is_some();
     let all = faults.field("all", given.all, read).unwrap_or(false);
-    let limit = faults.field("limit", given.limit, integer).unwrap_or(DEFAULT_PURGED);
-    if !(1..=MAX_PURGED).contains(&limit) {
-        faults.add("/limit", format!("is 1 to {MAX_PURGED}"));
-    }
-    let dry_run = faults.field("dry_run", given.dry_run, read).unwrap_or(false);
     let ids = given.ids.map(|raw| ids(raw, &mut faults));
-    match &ids {
-        Some(_) if all => faults.add("", "`all` and `ids` exclude each other"),
-        Some(ids) if ids.is_empty() && faults.is_empty() => faults.add("/ids", "selects nothing"),
-        None if !all && faults.is_empty() => {
-            faults.add("", "selects nothing: one of `ids` and `\"all\": true` is needed");
-        }
-        _ => {}
+    let exclusive = "`all`, `ids` and a filter exclude each other";
+    check_selected(all, ids.as_deref(), has_filter, (exclusive, NOTHING_PENDING), &mut faults);
+    let (dry_run, cursor) = given_again(given.dry_run, given.cursor, ids.is_some(), &mut faults);
+    let before = faults.field("before", given.before, |raw, at| moment(raw, at, parse_instant));
+    if before.is_some() && ids.is_some() {
+        faults.add("/before", "is not for `ids`");
     }
-    faults.end(Some(PurgeRequest { ids, limit, dry_run }))
+    let selection = match ids {
+        Some(ids) => Selection::Ids { ids, until: None },
+        None => Selection::Where(filter),
+    };
+    faults.end(action.map(|action| PendingRequest { action, selection, before, limit, dry_run, cursor }))
 }
+
+const NOTHING_PENDING: &str = "selects nothing: one of `ids`, `\"all\": true` and a filter (`contains`, `since`, `until`, \
+                               `flow`, `group`, `key`, `header`, `payload_contains`) is needed";
 
 /// The ids without repetitions.
 fn ids(raw: &RawValue, faults: &mut Faults) -> Vec<MessageId> {

@@ -2,8 +2,8 @@ use axum::response::IntoResponse;
 
 use super::{selection::*, *};
 use crate::{
-    message::DeadReason,
-    store::{DeadAction, Expiry, Filter, Selection},
+    message::{DeadReason, Rate},
+    store::{DeadAction, Expiry, Filter, NewDue, PendingAction, Selection, Spread},
 };
 
 fn rules() -> Rules<'static> {
@@ -261,6 +261,9 @@ fn dead_messages_are_selected_in_one_way_never_by_omission() {
         retried: false,
         flow: Some("tenant:7".into()),
         group: Some("order:7".into()),
+        key: Some("k".into()),
+        headers: vec![("X-Tenant".into(), "a".into())],
+        payload: Some("total".into()),
     };
     let of_no_key = Filter { flow: Some(String::new()), ..Filter::default() };
     for (body, selection) in [
@@ -272,12 +275,14 @@ fn dead_messages_are_selected_in_one_way_never_by_omission() {
         ),
         (
             r#"{"reason":"rejected","contains":"HTTP 4","since":1700000000000,"until":"2023-11-14T22:13:20.001Z",
-                "flow":"tenant:7","group":"order:7"}"#,
+                "flow":"tenant:7","group":"order:7","key":"k","header":{"X-Tenant":"a"},"payload_contains":"total"}"#,
             Selection::Where(filter),
         ),
         (r#"{"flow":"@"}"#, Selection::Where(of_no_key)),
     ] {
-        let expected = DeadRequest { action: REDRIVE, selection, limit: u64::MAX, dry_run: false, cursor: None };
+        let spread = Spread::default();
+        let expected =
+            DeadRequest { action: REDRIVE, spread, selection, limit: u64::MAX, dry_run: false, cursor: None };
         assert_eq!(parse_dead(body.as_bytes(), REDRIVE).unwrap(), expected, "{body}");
     }
     let limited = parse_dead(br#"{"all":true,"limit":3,"dry_run":true}"#, REDRIVE).unwrap();
@@ -318,6 +323,51 @@ fn dead_messages_are_selected_in_one_way_never_by_omission() {
     ] {
         assert!(parse_dead(body.as_bytes(), REDRIVE).is_err(), "{body}");
     }
+}
+
+#[test]
+fn a_redrive_alone_has_a_start_and_a_rate() {
+    let spread = parse_dead(br#"{"all":true,"start":1700000000000,"rate":"50/s"}"#, REDRIVE).unwrap().spread;
+    assert_eq!(spread, Spread { start: UnixMillis::new(1_700_000_000_000), rate: Some(Rate::parse("50/s").unwrap()) });
+    for bad in [r#""rate":50"#, r#""rate":"0/s""#, r#""rate":null"#, r#""start":"soon""#, r#""start":null"#] {
+        assert!(parse_dead(format!(r#"{{"all":true,{bad}}}"#).as_bytes(), REDRIVE).is_err(), "{bad}");
+    }
+    for field in [r#""rate":"1/s""#, r#""start":1700000000000"#] {
+        assert!(parse_dead(format!(r#"{{"all":true,{field}}}"#).as_bytes(), DeadAction::Purge).is_err(), "{field}");
+    }
+}
+
+#[test]
+fn pending_messages_are_selected_in_one_way_and_moved_to_one_time() {
+    let purge = parse_pending(br#"{"group":"g","payload_contains":"x","limit":3}"#, false).unwrap();
+    let filter = Filter { group: Some("g".into()), payload: Some("x".into()), ..Filter::default() };
+    let expected = (PendingAction::Cancel, Selection::Where(filter), 3);
+    assert_eq!((purge.action, purge.selection, purge.limit), expected);
+    let shift = parse_pending(br#"{"ids":["a"],"shift":"-2h"}"#, true).unwrap();
+    assert_eq!(shift.action, PendingAction::Move(NewDue::By(-7_200_000)));
+    for (body, moves) in [
+        ("{}", false),
+        (r#"{"all":null}"#, false),
+        (r#"{"all":true,"group":"g"}"#, false),
+        (r#"{"ids":["a"],"until":1700000000000}"#, false),
+        (r#"{"ids":[]}"#, false),
+        (r#"{"ids":["a"],"cursor":"x"}"#, false),
+        (r#"{"all":true,"reason":"rejected"}"#, false),
+        (r#"{"all":true,"delay":"1s"}"#, false),
+        (r#"{"all":true}"#, true),
+        (r#"{"delay":"1s"}"#, true),
+        (r#"{"all":true,"delay":"1s","shift":"1s"}"#, true),
+        (r#"{"all":true,"limit":100001}"#, false),
+        (r#"{"header":["a"]}"#, false),
+        (r#"{"header":{"a":1}}"#, false),
+        (r#"{"header":{"":"x"}}"#, false),
+        (r#"{"payload_contains":""}"#, false),
+    ] {
+        assert!(parse_pending(body.as_bytes(), moves).is_err(), "{body}");
+    }
+    let long = |length: usize| format!(r#"{{"payload_contains":"{}"}}"#, "\u{e9}".repeat(length));
+    assert!(parse_pending(long(200).as_bytes(), false).is_ok());
+    assert!(parse_pending(long(201).as_bytes(), false).is_err());
 }
 
 #[test]

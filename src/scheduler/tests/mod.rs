@@ -25,7 +25,7 @@ use self::{
     sink::FakeSink,
     store::{Faults, TestStore},
 };
-use super::{Breaker, Policy, RouteSetup, Scheduler, Target};
+use super::{Breaker, Policy, Pool, RouteSetup, Scheduler, Target};
 use crate::{
     incidents::Incidents,
     message::Metadata,
@@ -90,7 +90,7 @@ struct Instance {
 impl Instance {
     fn start(store: &Arc<TestStore>, routes: Vec<RouteSetup>) -> Self {
         let (shutdown, receiver) = watch::channel(false);
-        let scheduler = Scheduler::new(MAX_SLEEP, store.next_seed(), &Incidents::default());
+        let scheduler = Scheduler::new(MAX_SLEEP, &Pool::new(1 << 40), store.next_seed(), &Incidents::default());
         let works = routes.into_iter().map(|setup| scheduler.route(store.clone(), setup));
         let works: Vec<_> = works.map(|work| work.run(receiver.clone())).collect();
         let task = async { drop(join_all(works).await) };

@@ -10,10 +10,11 @@ use super::{
 };
 use crate::{
     message::{
-        Cancellation, Limit, LogRecord, MessageId, NewMessage, OnConflict, RouteLimits, State, StoredMessage, codec,
+        Cancellation, Limit, LogRecord, MessageId, NewMessage, OnConflict, Rate, RouteLimits, State, StoredMessage,
+        codec,
     },
     store::{
-        Cancelled, DeadAction, Death, Expiry, Filter, NewDue, PARKED, Rescheduled, ScheduleStatus, Scheduled,
+        Cancelled, DeadAction, DeadWork, Death, Expiry, Filter, NewDue, PARKED, Rescheduled, ScheduleStatus, Scheduled,
         Selection,
         redis::{CancelledGroup, Evicted},
     },
@@ -278,15 +279,8 @@ impl MemoryPartition {
 
     /// Redrives or purges selected dead messages, at most `limit`; `dry_run` only counts them. Returns their number,
     /// and whether selected messages remain.
-    pub fn act_on_dead(
-        &mut self,
-        action: DeadAction,
-        selection: &Selection,
-        limit: u64,
-        dry_run: bool,
-        now: u64,
-        settings: PartitionSettings,
-    ) -> (u64, bool) {
+    pub fn act_on_dead(&mut self, work: &DeadWork<'_>, now: u64, settings: PartitionSettings) -> (u64, bool) {
+        let DeadWork { action, spread, selection, limit, dry_run, .. } = *work;
         let now = now / 1000;
         let mut selected: Vec<String> = Vec::new();
         match selection {
@@ -305,15 +299,17 @@ impl MemoryPartition {
             }
         }
         let (taken, rest) = selected.split_at(selected.len().min(usize::try_from(limit).unwrap_or(usize::MAX)));
-        for id in taken.iter().filter(|_| !dry_run) {
+        let first = spread.start.map_or(now, |start| start.get().max(now));
+        for (n, id) in taken.iter().enumerate().filter(|_| !dry_run) {
             match action {
                 DeadAction::Redrive(expiry) => {
+                    let due = first + spread.rate.map_or(0, |rate| after(n, rate));
                     self.dead.remove(id);
                     self.errors.remove(id);
-                    self.set_times(id, now, now);
-                    self.set_expiry(id, expiry, now);
+                    self.set_times(id, due, now);
+                    self.set_expiry(id, expiry, due);
                     self.bytes += self.size(id);
-                    self.pending.insert(id, now);
+                    self.pending.insert(id, due);
                 }
                 DeadAction::Purge => {
                     self.delete(id);
@@ -331,7 +327,7 @@ impl MemoryPartition {
 
     /// Whether `filter` selects the message with this score.
     pub fn matches(&self, filter: &Filter, id: &str, score: u64) -> bool {
-        let Filter { reason, contains, since, until, retried, flow, group } = filter;
+        let Filter { reason, contains, since, until, retried, flow, group, .. } = filter;
         let (failures, error) = self.errors.get(id).map_or((0, ""), |(_, failures, error)| (*failures, error));
         since.is_none_or(|since| score >= since.get())
             && until.is_none_or(|until| score < until.get())
@@ -341,6 +337,7 @@ impl MemoryPartition {
             && (!retried || failures > 0)
             && flow.as_deref().is_none_or(|flow| self.flow_of(id).0 == flow)
             && group.as_ref().is_none_or(|group| self.groups.get(id) == Some(group))
+            && filter.takes(self.bodies.get(id).and_then(|body| codec::decode(body).ok()).as_ref())
     }
 
     /// Cancels pending messages: the named ones, or those due first; at most `limit`. `dry_run` only counts them.
@@ -487,4 +484,15 @@ fn due_at(due: Due, now: u64) -> u64 {
         Due::After(delay) => now + delay,
         Due::At(at) => at.get(),
     }
+}
+
+/// Milliseconds after the due time of the first redriven message.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "few messages"
+)]
+fn after(n: usize, rate: Rate) -> u64 {
+    (n as f64 * rate.interval() / 1000.0) as u64
 }

@@ -8,14 +8,18 @@ use tokio::time::Instant;
 use super::{
     MAX_BATCH, MAX_CALL_BYTES, RedisStore,
     engine::shortened,
+    filter::{FILTERED_BYTES, bound, filtered},
+    read::ListedPart,
     reply::Reply,
-    script::{self, Call},
-    unless_closed,
+    script, unless_closed,
 };
 use crate::{
-    message::{DeadLimits, DeadReason, MessageId, NewMessage, codec, shown_flow},
+    message::{DeadLimits, MessageId, NewMessage, Rate, State, codec},
     metrics,
-    store::{DeadAction, DeadGroup, DeadProgress, DeadWork, Death, Expiry, Filter, Partition, Selection, StoreError},
+    store::{
+        BulkProgress, DeadAction, DeadGroup, DeadWork, Death, Expiry, Filter, Order, PageRequest, Partition, Selection,
+        Spread, StoreError,
+    },
     time::UnixMillis,
 };
 
@@ -79,13 +83,79 @@ impl RedisStore {
         Ok(taken)
     }
 
-    /// Redrives or purges selected dead messages of `partition`, or counts them, from the place in `done` on. Adds to
-    /// `done`, which is correct after an error too, except for the failed call.
+    /// Redrives, purges or forwards selected dead messages of `partition`, or counts them, from the place in `done` on.
+    /// Adds to `done`, which is correct after an error too, except for the failed call.
     pub async fn act_on_dead(
         &self,
         partition: &Partition,
         work: &DeadWork<'_>,
-        done: &mut DeadProgress,
+        done: &mut BulkProgress,
+    ) -> Result<(), StoreError> {
+        match work.selection {
+            Selection::Where(filter) if filter.reads_bodies() => self.act_on_read(partition, work, filter, done).await,
+            _ => self.act_on_selected(partition, work, done).await,
+        }
+    }
+
+    /// As `act_on_dead`, with a filter that reads bodies: what matches is selected by its ids.
+    async fn act_on_read(
+        &self,
+        partition: &Partition,
+        work: &DeadWork<'_>,
+        filter: &Filter,
+        done: &mut BulkProgress,
+    ) -> Result<(), StoreError> {
+        loop {
+            if Instant::now() >= work.deadline {
+                done.more = true;
+                return Ok(());
+            }
+            let filter = Filter { until: done.until.or(filter.until), ..filter.clone() };
+            let room = usize::try_from(work.limit - done.count).unwrap_or(usize::MAX);
+            let page = PageRequest {
+                state: State::Dead,
+                filter: &filter,
+                order: Order::Ascending,
+                limit: room.clamp(1, MAX_BATCH),
+                max_bytes: FILTERED_BYTES,
+                after: done.place.as_ref(),
+            };
+            let ListedPart { now, scanned, listed, reached } = self.list(partition, &page).await?;
+            if room == 0 && !listed.is_empty() {
+                done.more = true;
+                return Ok(());
+            }
+            done.scanned += scanned;
+            done.until = filter.until.or(UnixMillis::new(now.get() + 1));
+            let ids: Vec<_> = listed.into_iter().map(|one| one.snapshot.id).collect();
+            if work.dry_run {
+                done.count += ids.len() as u64;
+            } else if !ids.is_empty() {
+                let selection = Selection::Ids { ids, until: done.until };
+                let work = DeadWork { selection: &selection, ..*work };
+                // Without the place: that is of the listing.
+                let mut part = BulkProgress { next: done.next, ..BulkProgress::default() };
+                let result = self.act_on_selected(partition, &work, &mut part).await;
+                (done.count, done.next) = (done.count + part.count, part.next);
+                result?;
+                if part.more {
+                    // The rest of the page follows in the next call.
+                    done.more = true;
+                    return Ok(());
+                }
+            }
+            match reached {
+                Some(place) => done.place = Some(place),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    async fn act_on_selected(
+        &self,
+        partition: &Partition,
+        work: &DeadWork<'_>,
+        done: &mut BulkProgress,
     ) -> Result<(), StoreError> {
         let keys = self.keys(partition)?;
         let route = self.route(&partition.route)?;
@@ -134,23 +204,30 @@ impl RedisStore {
                     Expiry::Keep => "keep".to_owned(),
                     Expiry::After(millis) => format!("+{millis}"),
                 });
+                let step = work.spread.rate.map_or(0.0, Rate::interval);
+                call = call.arg(bound(done.next.or(work.spread.start))).arg(step);
             }
             call = match ids {
                 Some(ids) => {
                     let call = call.arg("ids").arg(bound(filter.until));
                     ids.iter().take(MAX_BATCH).fold(call, |call, id| call.arg(id.as_str()))
                 }
-                None => filtered(call.arg("where"), MAX_BATCH, &filter, place.as_ref()),
+                None => filtered(call.arg("where"), MAX_BATCH, &filter, Order::Ascending, place.as_ref()),
             };
             let reply: Vec<Value> = call.run(&self.servers).await?;
             let mut reply = Reply::from(reply);
             let (count, reached, more) = (reply.integer()?, reply.integer()?, reply.flag()?);
             let until = UnixMillis::new(reply.integer()?);
+            let reached_place = reply.place()?;
+            done.scanned += reached;
             if is_full && count > 0 {
                 done.more = true;
                 return Ok(());
             }
             done.count += count;
+            if matches!(work.action, DeadAction::Redrive(_)) && work.spread != Spread::default() {
+                done.next = Some(reply.millis()?);
+            }
             if !dry_run {
                 // Counted at once, because a later call can fail, or the caller give up.
                 match work.action {
@@ -165,7 +242,7 @@ impl RedisStore {
                 continue;
             }
             (filter.until, done.until) = (until, until);
-            place = reply.place()?.or(place);
+            place = reached_place.or(place);
             if !more {
                 return Ok(());
             }
@@ -185,7 +262,7 @@ impl RedisStore {
         let keys = self.keys(partition)?;
         let all =
             keys.with_flow_of_each(vec![&keys.dead, &keys.errors, &keys.groups], self.has_flows(&partition.route));
-        let call = filtered(script::SUMMARY.keys(&all), MAX_BATCH, filter, place);
+        let call = filtered(script::SUMMARY.keys(&all), MAX_BATCH, filter, Order::Ascending, place);
         let reply: Vec<Value> = call.run(&self.listings).await?;
         let mut reply = Reply::from(reply);
         let (more, place) = (reply.flag()?, reply.place()?);
@@ -225,28 +302,6 @@ impl RedisStore {
             more: reply.flag()?,
             next: reply.optional()?.map(Duration::from_millis),
         })
-    }
-}
-
-/// A score as an argument; empty without one.
-fn bound(at: Option<UnixMillis>) -> String {
-    at.map_or_else(String::new, |at| at.get().to_string())
-}
-
-/// The arguments of lua/include/filter.lua: at most `most` messages are considered.
-pub(super) fn filtered(call: Call, most: usize, filter: &Filter, place: Option<&(u64, MessageId)>) -> Call {
-    let call = call
-        .arg(most)
-        .arg(bound(filter.since))
-        .arg(bound(filter.until))
-        .arg(filter.reason.map_or("", DeadReason::as_str))
-        .arg(filter.contains.as_deref().unwrap_or_default())
-        .arg(u8::from(filter.retried))
-        .arg(filter.flow.as_deref().map_or("", shown_flow))
-        .arg(filter.group.as_deref().unwrap_or_default());
-    match place {
-        Some((score, id)) => call.arg(*score).arg(id.as_str()),
-        None => call,
     }
 }
 

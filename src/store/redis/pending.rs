@@ -2,11 +2,13 @@
 
 use super::{
     MAX_BATCH, RedisStore,
+    filter::bound,
     script::{self, Call},
 };
 use crate::{
     message::MessageId,
     store::{Partition, StoreError},
+    time::UnixMillis,
 };
 
 /// Number of bodies that one call reads to find messages in no set. Bodies can be large.
@@ -23,16 +25,30 @@ impl RedisStore {
         limit: u64,
         dry_run: bool,
     ) -> Result<(u64, u64), StoreError> {
-        if ids.is_some_and(<[_]>::is_empty) {
+        if let Some(ids) = ids {
+            return self.purge_named(partition, ids, limit, dry_run, None).await;
+        }
+        let limit = if dry_run { limit } else { limit.min(MAX_BATCH as u64) };
+        self.purge_call(partition, limit, dry_run)?.arg("all").run(&self.servers).await
+    }
+
+    /// As `purge_pending`, for `ids` (at most `MAX_BATCH`). `before`: only messages that were accepted or moved last
+    /// before this time.
+    pub async fn purge_named(
+        &self,
+        partition: &Partition,
+        ids: &[MessageId],
+        limit: u64,
+        dry_run: bool,
+        before: Option<UnixMillis>,
+    ) -> Result<(u64, u64), StoreError> {
+        if ids.is_empty() {
             return Ok((0, 0));
         }
-        self.pull(partition, ids.into_iter().flatten()).await?;
+        self.pull(partition, ids.iter()).await?;
         let limit = if dry_run { limit } else { limit.min(MAX_BATCH as u64) };
-        let mut call = self.purge_call(partition, limit, dry_run)?.arg(if ids.is_some() { "ids" } else { "all" });
-        for id in ids.into_iter().flatten() {
-            call = call.arg(id.as_str());
-        }
-        call.run(&self.servers).await
+        let call = self.purge_call(partition, limit, dry_run)?.arg("ids").arg(bound(before));
+        ids.iter().fold(call, |call, id| call.arg(id.as_str())).run(&self.servers).await
     }
 
     /// Begins a call of `lua/purge_pending.lua`; the selection must follow.

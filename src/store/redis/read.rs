@@ -3,10 +3,10 @@
 use bytes::Bytes;
 use redis::Value;
 
-use super::{MAX_BATCH, MAX_BODIES_BYTES, RedisStore, dead::filtered, reply::Reply, script, unless_closed};
+use super::{MAX_BATCH, MAX_BODIES_BYTES, RedisStore, filter::filtered, reply::Reply, script, unless_closed};
 use crate::{
     message::{Ended, Ending, MessageId, State, codec},
-    store::{Filter, Found, PARKED, Partition, Pause, Snapshot, StoreError},
+    store::{Filter, Found, PARKED, PageRequest, Partition, Pause, Snapshot, StoreError},
     time::UnixMillis,
 };
 
@@ -61,6 +61,17 @@ pub struct Listed {
     pub snapshot: Snapshot,
 }
 
+/// A part of a listing, of one partition.
+pub struct ListedPart {
+    /// Redis' clock.
+    pub now: UnixMillis,
+    /// Messages that were looked at.
+    pub scanned: u64,
+    pub listed: Vec<Listed>,
+    /// The place reached, if more can follow.
+    pub reached: Option<(u64, MessageId)>,
+}
+
 impl RedisStore {
     pub async fn get(&self, partition: &Partition, id: &MessageId) -> Result<Option<Found>, StoreError> {
         let route = self.route(&partition.route)?;
@@ -112,18 +123,10 @@ impl RedisStore {
         Ok(Some(Found::Live { snapshot, now: reply.millis()?, paused: reply.flag()? }))
     }
 
-    /// Up to `limit` (1 to 1000) matching messages behind `after`; fewer, but at least one, if they take more than
-    /// `max_bytes` (at most `MAX_BODIES_BYTES`) together. Also returns the place reached, if more can follow. With a
-    /// filter, a call considers `MAX_BATCH` messages, of which possibly none matches.
-    pub async fn list(
-        &self,
-        partition: &Partition,
-        state: State,
-        filter: &Filter,
-        limit: usize,
-        max_bytes: u64,
-        after: Option<&(u64, MessageId)>,
-    ) -> Result<(Vec<Listed>, Option<(u64, MessageId)>), StoreError> {
+    /// Matching messages behind a place. With a filter, a call considers `MAX_BATCH` messages, of which possibly none
+    /// matches; it reads bodies of at most `MAX_BODIES_BYTES`.
+    pub async fn list(&self, partition: &Partition, page: &PageRequest<'_>) -> Result<ListedPart, StoreError> {
+        let PageRequest { state, filter, order, limit, max_bytes, after } = *page;
         let keys = self.keys(partition)?;
         let set = match state {
             State::Pending => &keys.pending,
@@ -132,22 +135,28 @@ impl RedisStore {
         };
         let all = keys
             .with_flow_of_each(vec![set, &keys.messages, &keys.errors, &keys.groups], self.has_flows(&partition.route));
-        let call = script::LIST.keys(&all).arg(limit).arg(max_bytes.min(MAX_BODIES_BYTES));
+        // The bodies that a script returns are filtered here.
+        let most = if filter.reads_bodies() { MAX_BATCH } else { limit };
+        let call = script::LIST.keys(&all).arg(most).arg(max_bytes.min(MAX_BODIES_BYTES));
         let considered = if *filter == Filter::default() { limit } else { MAX_BATCH };
-        let reply: Vec<Value> = filtered(call, considered, filter, after).run(&self.listings).await?;
+        let reply: Vec<Value> = filtered(call, considered, filter, order, after).run(&self.listings).await?;
         let mut reply = Reply::from(reply);
-        let (more, place) = (reply.flag()?, reply.place()?);
-        let mut listed = Vec::new();
+        let (now, scanned, more, place) = (reply.millis()?, reply.integer()?, reply.flag()?, reply.place()?);
+        let mut part = ListedPart { now, scanned, listed: Vec::new(), reached: place.filter(|_| more) };
         while !reply.is_done() {
             let (id, score) = (reply.id()?, reply.integer()?);
             let (failure, body) = (reply.failure()?, reply.bytes()?);
-            listed.push(Listed {
-                score,
-                bytes: codec::weight(&body),
-                snapshot: snapshot(id, state, score, failure, &body),
-            });
+            let snapshot = snapshot(id, state, score, failure, &body);
+            if !filter.takes(snapshot.message.as_ref().ok()) {
+                continue;
+            }
+            if part.listed.len() == limit {
+                part.reached = part.listed.last().map(|last: &Listed| (last.score, last.snapshot.id.clone()));
+                break;
+            }
+            part.listed.push(Listed { score, bytes: codec::weight(&body), snapshot });
         }
-        Ok((listed, place.filter(|_| more)))
+        Ok(part)
     }
 
     /// Statistics of any partition, configured or not.

@@ -276,7 +276,7 @@ async fn a_listing_shows_what_matches_its_filter() {
         let messages = page.json["messages"].as_array().unwrap_or_else(|| panic!("{}", page.text)).clone();
         messages.iter().map(|one| one["id"].as_str().expect("an id").to_owned()).collect::<Vec<_>>()
     };
-    assert_eq!(ids("state=dead").await, ["d1", "e1"]);
+    assert_eq!(ids("state=dead").await, ["e1", "d1"]);
     assert_eq!(ids("state=dead&reason=expired").await, ["e1"]);
     assert_eq!(ids("state=dead&contains=100%25").await, ["e1"]);
     assert_eq!(ids("state=dead&until=2001-01-01T00:00:00Z").await, [""; 0]);

@@ -113,7 +113,7 @@ async fn a_listing_shows_one_state_and_refuses_what_it_does_not_know() {
         assert_eq!(listed["cursor"], Value::Null);
     }
     for query in
-        ["state=gone", "limit=0", "limit=1001", "limit=-1", "limit=x", "cursor=x", "order=asc", "limit=1&limit=2"]
+        ["state=gone", "limit=0", "limit=1001", "limit=-1", "limit=x", "cursor=x", "order=up", "limit=1&limit=2"]
     {
         server.call("GET", &format!("/v1/routes/a/messages?{query}"), "").await.problem(400);
     }

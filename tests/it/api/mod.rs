@@ -9,5 +9,6 @@ mod operations;
 mod purge_pending;
 mod remember;
 mod schedule;
+mod search;
 mod tokens;
 mod trouble;

@@ -20,7 +20,7 @@ use crate::{
 
 /// Every call of the API but the probes, with route `a` and message `x` for `{route}` and `{id}`: method, path, the right
 /// that it needs.
-const CALLS: [(&str, &str, Option<Right>); 42] = [
+const CALLS: [(&str, &str, Option<Right>); 44] = [
     ("GET", "/v1/routes/a/groups/g", Some(Right::Read)),
     ("DELETE", "/v1/routes/a/groups/g", Some(Right::Schedule)),
     ("PATCH", "/v1/routes/a/groups/g", Some(Right::Schedule)),
@@ -50,6 +50,8 @@ const CALLS: [(&str, &str, Option<Right>); 42] = [
     ("POST", "/v1/routes/a/dead/purge", Some(Right::Admin)),
     ("POST", "/v1/routes/a/dead/forward", Some(Right::Admin)),
     ("POST", "/v1/routes/a/purge", Some(Right::Admin)),
+    ("POST", "/v1/routes/a/move", Some(Right::Admin)),
+    ("GET", "/v1/messages/x", Some(Right::Read)),
     ("POST", "/v1/routes/a/pause", Some(Right::Admin)),
     ("POST", "/v1/routes/a/resume", Some(Right::Admin)),
     ("POST", "/v1/routes/a/repartition", Some(Right::Admin)),
@@ -81,6 +83,7 @@ fn body(method: &str, path: &str) -> &'static str {
         ("POST", Some("raw")) => "payload",
         ("POST", Some("repartition")) => r#"{"partitions":2}"#,
         ("POST", Some("purge" | "redrive" | "forward")) => r#"{"all":true}"#,
+        ("POST", Some("move")) => r#"{"all":true,"shift":"1h"}"#,
         _ => "",
     }
 }

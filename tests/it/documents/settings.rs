@@ -64,8 +64,8 @@ impl Sources {
         for name in ["redis", "server", "log", "tracing"] {
             groups.push(self.group(name, &root[name], &self.defaults[name]));
         }
-        let scalars =
-            ["shutdown_timeout", "max_sleep", "schedules_revision"].map(|name| (name.to_owned(), root[name].clone()));
+        let scalars = ["shutdown_timeout", "max_sleep", "max_in_flight_bytes", "schedules_revision"]
+            .map(|name| (name.to_owned(), root[name].clone()));
         let all = Group {
             name: "instance".to_owned(),
             properties: scalars.into_iter().collect(),

@@ -7,7 +7,7 @@ use punctual::{
     message::{DeadReason, FlowLimits, MessageId, NewMessage, OnConflict, Rate, State, StoredMessage, codec},
     queue::Queue,
     store::{
-        Filter, Found, PARKED, Partition, RouteFlow, Snapshot,
+        Filter, Found, Order, PARKED, PageRequest, Partition, RouteFlow, Snapshot,
         memory::MemoryPartition,
         redis::{
             RedisStore, RouteSettings,
@@ -214,11 +214,15 @@ impl Bench {
             of_flow("a"),
             of_flow(""),
             Filter { group: Some("g".to_owned()), ..Filter::default() },
+            Filter { payload: Some("\u{1}".to_owned()), ..Filter::default() },
         ];
-        for (state, filter) in [State::Pending, State::Unack, State::Dead]
+        let orders = [Order::Ascending, Order::Descending];
+        for (n, (state, filter)) in [State::Pending, State::Unack, State::Dead]
             .into_iter()
             .flat_map(|state| filters.iter().map(move |one| (state, one)))
+            .enumerate()
         {
+            let order = orders[n % 2];
             let mut expected: Vec<(u64, Seen)> = Vec::new();
             for (_, rows) in memory.iter().filter(|(one, _)| *one.route == *route) {
                 let set = match state {
@@ -230,10 +234,14 @@ impl Bench {
                 expected.extend(matching.map(|(id, score)| (score, Seen::of(rows, state, id))));
             }
             expected.sort_by(|a, b| (a.0, &a.1.id).cmp(&(b.0, &b.1.id)));
+            if order == Order::Descending {
+                expected.reverse();
+            }
             let mut listed = Vec::new();
             let mut cursor = None;
+            let page = PageRequest { state, filter, order, limit, max_bytes: u64::MAX, after: None };
             loop {
-                let page = self.queue.list(route, state, filter, limit, u64::MAX, cursor.as_deref()).await;
+                let page = self.queue.list(route, &page, cursor.as_deref()).await;
                 let page = page.expect("a page");
                 assert!(page.messages.len() <= limit);
                 listed.extend(page.messages.into_iter().map(Seen::from));

@@ -9,8 +9,8 @@ use punctual::{
     },
     queue::Queue,
     store::{
-        Claim, ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Expiry, Filter, Found, Lease, Partition,
-        Rescheduled, ScheduleStatus, Selection, Sent, Settled, Settlement, Store, StoreError, Token, Transfer,
+        BulkProgress, Claim, ClaimEnd, ClaimRequest, DeadAction, DeadWork, Expiry, Filter, Found, Lease, Partition,
+        Rescheduled, ScheduleStatus, Selection, Sent, Settled, Settlement, Spread, Store, StoreError, Token, Transfer,
         Transferred,
         redis::{MAX_BATCH, RedisStore, RouteSettings, connection::classify},
     },
@@ -22,7 +22,7 @@ use super::{
     bench::{Bench, MAX_PAYLOAD, id, later},
     record::scripts,
     rows::{PREFIX, key},
-    scene::{ROUTE, all_dead, partition},
+    scene::{ROUTE, all_dead, partition, whole_page},
 };
 
 use crate::support::{all, claim_request, noise};
@@ -31,8 +31,15 @@ const MAX_REPLY_BYTES: usize = 8 * 1024 * 1024;
 
 /// How many.
 async fn acted_on(store: &RedisStore, action: DeadAction, selection: Selection) -> u64 {
-    let work = DeadWork { action, selection: &selection, limit: 2000, dry_run: false, deadline: later() };
-    let mut done = DeadProgress::default();
+    let work = DeadWork {
+        action,
+        spread: Spread::default(),
+        selection: &selection,
+        limit: 2000,
+        dry_run: false,
+        deadline: later(),
+    };
+    let mut done = BulkProgress::default();
     store.act_on_dead(&partition(), &work, &mut done).await.expect("the server answers");
     assert!(!done.more);
     done.count
@@ -174,7 +181,7 @@ async fn a_thousand_leases_suspects_or_lost_bodies_are_handled_at_once() {
         assert!(matches!(store.reschedule(&partition, id, Some(Due::NOW)).await, Ok(Rescheduled::Done(_))));
     }
     assert_eq!(
-        store.list(&partition, State::Pending, &Filter::default(), MAX_BATCH, u64::MAX, None).await.unwrap().0.len(),
+        store.list(&partition, &whole_page(State::Pending, MAX_BATCH, &Filter::default())).await.unwrap().listed.len(),
         MAX_BATCH
     );
 
@@ -256,7 +263,7 @@ async fn no_reply_is_larger_than_eight_mebibytes() {
             if script == "list" {
                 bench
                     .store
-                    .list(&partition(), State::Pending, &Filter::default(), MAX_BATCH, u64::MAX, None)
+                    .list(&partition(), &whole_page(State::Pending, MAX_BATCH, &Filter::default()))
                     .await
                     .expect("a list");
             } else {

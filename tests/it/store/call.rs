@@ -3,12 +3,13 @@
 use punctual::{
     message::{MessageId, Metadata, NewMessage},
     store::{
-        Claim, ClaimRequest, DeadAction, Death, ScheduleChange, ScheduleStatus, Settlement, Transfer,
+        Claim, ClaimRequest, DeadAction, DeadWork, Death, ScheduleChange, ScheduleStatus, Settlement, Transfer,
         memory::{MemoryLists, MemoryPartition, PartitionSettings},
         redis::{HOLD, Turn},
     },
 };
 
+use super::bench::later;
 use super::operation::{Defining, Operation, flow_key, never, revision, schedule};
 
 /// Where transfers go.
@@ -80,8 +81,10 @@ pub fn expect(
                 format!("{:?}", memory.cancel_group(group, after, *most, now, settings))
             }
             Operation::Dead(DeadAction::Forward, ..) if !settings.forwards => String::new(),
-            Operation::Dead(action, selection, limit, dry) => {
-                format!("{:?}", memory.act_on_dead(*action, selection, *limit, *dry, now, settings))
+            Operation::Dead(action, spread, selection, limit, dry) => {
+                let (spread, limit, dry_run) = (*spread, *limit, *dry);
+                let work = DeadWork { action: *action, spread, selection, limit, dry_run, deadline: later() };
+                format!("{:?}", memory.act_on_dead(&work, now, settings))
             }
             Operation::PurgePending(ids, limit, dry) => {
                 format!("{:?}", memory.purge_pending(ids.as_deref(), *limit, *dry, now, settings))

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use punctual::{
     message::{DeadLimits, MessageId, NewMessage, OnConflict},
     store::{
-        Claim, ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Death, Lease, Partition, Planned,
+        BulkProgress, Claim, ClaimEnd, ClaimRequest, DeadAction, DeadWork, Death, Lease, Partition, Planned,
         Settlement, Store, StoreError, Token, Transfer,
         memory::{MemoryLists, MemoryPartition, PartitionSettings, SortedSet},
         redis::{RedisStore, Turn, connection::classify},
@@ -309,10 +309,10 @@ impl Case<'_> {
                     shown(store.cancel_group(partition, group, after.as_ref(), *most).await)
                 }
                 Operation::Dead(DeadAction::Forward, ..) if !forwards(&partition.route) => String::new(),
-                Operation::Dead(action, selection, limit, dry) => {
-                    let (action, limit, dry_run, deadline) = (*action, *limit, *dry, later());
-                    let work = DeadWork { action, selection, limit, dry_run, deadline };
-                    let mut done = DeadProgress::default();
+                Operation::Dead(action, spread, selection, limit, dry) => {
+                    let (action, spread, limit, dry_run, deadline) = (*action, *spread, *limit, *dry, later());
+                    let work = DeadWork { action, spread, selection, limit, dry_run, deadline };
+                    let mut done = BulkProgress::default();
                     let result = store.act_on_dead(partition, &work, &mut done).await;
                     shown(result.map(|()| (done.count, done.more)))
                 }
@@ -432,7 +432,7 @@ impl Operation {
             | Operation::PurgePending(_, _, false)
             | Operation::Forward(_)
             | Operation::CancelGroup(..)
-            | Operation::Dead(_, _, _, false) => false,
+            | Operation::Dead(_, _, _, _, false) => false,
             _ => true,
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use punctual::{
     message::State,
     queue::Bulk,
-    store::{DeadAction, DeadWork, Expiry, Selection, Store, StoreError, redis::RegistrationError},
+    store::{DeadAction, DeadWork, Expiry, Selection, Spread, Store, StoreError, redis::RegistrationError},
 };
 use tokio::time::Instant;
 
@@ -339,7 +339,8 @@ async fn a_message_without_a_body_becomes_dead_and_can_be_redriven() {
 
     let orphan = Selection::Ids { ids: vec![id("orphan")], until: None };
     let action = DeadAction::Redrive(Expiry::Drop);
-    let work = DeadWork { action, selection: &orphan, limit: 1, dry_run: false, deadline: later() };
+    let work =
+        DeadWork { action, spread: Spread::default(), selection: &orphan, limit: 1, dry_run: false, deadline: later() };
     let mut bulk = Bulk::default();
     bench.queue.act_on_dead(ROUTE, &work, None, &mut bulk).await.expect("redriven");
     assert_eq!((bulk.count, bulk.more), (1, false));

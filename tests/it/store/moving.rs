@@ -9,7 +9,7 @@ use punctual::{
     queue::{Bulk, Queue},
     store::{
         Cancelled, ClaimEnd, DeadAction, DeadWork, Expiry, Found, Lease, Partition, Rescheduled, ScheduleStatus,
-        Selection, Settled, Settlement, Store, StoreError,
+        Selection, Settled, Settlement, Spread, Store, StoreError,
         memory::MemoryPartition,
         redis::{RedisStore, RegistrationError},
     },
@@ -187,6 +187,7 @@ async fn while_a_route_is_moved_each_call_finds_each_id_and_no_id_is_live_twice(
     let ids = Selection::Ids { ids: vec![id("dead-crashed")], until: None };
     let work = DeadWork {
         action: DeadAction::Redrive(Expiry::Drop),
+        spread: Spread::default(),
         selection: &ids,
         limit: 10,
         dry_run: false,

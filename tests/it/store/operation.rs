@@ -12,7 +12,7 @@ use punctual::{
     sink::template::FlowTemplate,
     store::{
         ClaimRequest, DeadAction, Expiry, Filter, NewDue, NextOccurrence, Partition, ScheduleDefinition, ScheduleOwner,
-        Selection, Sent, Suspects, memory::PartitionSettings, redis::Turn,
+        Selection, Sent, Spread, Suspects, memory::PartitionSettings, redis::Turn,
     },
     time::{Due, LAST_MILLIS, UnixMillis},
 };
@@ -98,7 +98,7 @@ pub enum Operation {
     /// The pending messages of a group after an id, and how many are looked at.
     CancelGroup(String, Option<MessageId>, usize),
     /// Most, and whether only to count.
-    Dead(DeadAction, Selection, u64, bool),
+    Dead(DeadAction, Spread, Selection, u64, bool),
     /// Most, and whether only to count.
     PurgePending(Option<Vec<MessageId>>, u64, bool),
     /// To so many dead ones.
@@ -233,8 +233,9 @@ fn operation(ids: &[MessageId]) -> impl Strategy<Value = Operation> + use<> {
             .prop_map(|(id, due, group)| Operation::Reschedule(id, due, group)),
         2 => (group(), option::weighted(0.3, id()), 1..4_usize)
             .prop_map(|(group, after, most)| Operation::CancelGroup(group, after, most)),
-        3 => (action(), selection(ids.to_vec()), 1..5_u64, any::<bool>())
-            .prop_map(|(action, selection, limit, dry)| Operation::Dead(action, selection, limit, dry)),
+        3 => (action(), spread(), selection(ids.to_vec()), 1..5_u64, any::<bool>()).prop_map(
+            |(action, spread, selection, limit, dry)| Operation::Dead(action, spread, selection, limit, dry)
+        ),
         1 => (some_ids(), 1..5_u64, any::<bool>())
             .prop_map(|(ids, limit, dry)| Operation::PurgePending(ids, limit, dry)),
         1 => (3..9_u64).prop_map(Operation::Evict),
@@ -279,6 +280,12 @@ fn action() -> impl Strategy<Value = DeadAction> {
     prop_oneof![2 => expiry.prop_map(DeadAction::Redrive), 2 => Just(DeadAction::Purge), 1 => Just(DeadAction::Forward)]
 }
 
+fn spread() -> impl Strategy<Value = Spread> {
+    let rates = ["1/m", "7/s", "1000000/s"].map(|text| Rate::parse(text).expect("a rate"));
+    (option::weighted(0.3, due_at()), option::weighted(0.3, select(rates.to_vec())))
+        .prop_map(|(start, rate)| Spread { start, rate })
+}
+
 fn selection(ids: Vec<MessageId>) -> impl Strategy<Value = Selection> {
     let reason = option::of(select(vec![DeadReason::Rejected, DeadReason::Attempts, DeadReason::Invalid]));
     let contains = option::of(select(vec!["HTTP", "400", ": ", "%d"]).prop_map(str::to_owned));
@@ -287,8 +294,10 @@ fn selection(ids: Vec<MessageId>) -> impl Strategy<Value = Selection> {
     let at = |time: Option<u64>| time.map(|time| UnixMillis::new(time).expect("below 2^53"));
     let flow = option::weighted(0.3, select(vec!["", "a", "a:b"]).prop_map(str::to_owned));
     let group = option::weighted(0.3, group());
-    let filter = (reason, contains, time(), time(), any::<bool>(), flow, group).prop_map(
-        move |(reason, contains, since, until, retried, flow, group)| Filter {
+    let key = option::weighted(0.1, select(vec!["a", "b"]).prop_map(str::to_owned));
+    let payload = option::weighted(0.1, select(vec!["\u{1}", "A"]).prop_map(str::to_owned));
+    let filter = (reason, contains, time(), time(), any::<bool>(), (flow, group), (key, payload)).prop_map(
+        move |(reason, contains, since, until, retried, (flow, group), (key, payload))| Filter {
             reason,
             contains,
             since: at(since),
@@ -296,6 +305,9 @@ fn selection(ids: Vec<MessageId>) -> impl Strategy<Value = Selection> {
             retried,
             flow,
             group,
+            key,
+            headers: Vec::new(),
+            payload,
         },
     );
     prop_oneof![

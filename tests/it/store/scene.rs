@@ -9,9 +9,9 @@ use bytes::Bytes;
 use punctual::{
     message::{Cancellation, DeadLimits, DeadReason, LogRecord, Metadata, NewMessage, OnConflict, Remember, State},
     store::{
-        ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Death, Expiry, FieldChange, Filter, FlowChange,
-        Lease, NewDue, PARKED, Partition, Rescheduled, Selection, Sent, Settlement, Store, StoreError, Suspects, Token,
-        Transfer,
+        BulkProgress, ClaimEnd, ClaimRequest, DeadAction, DeadWork, Death, Expiry, FieldChange, Filter, FlowChange,
+        Lease, NewDue, Order, PARKED, PageRequest, Partition, Rescheduled, Selection, Sent, Settlement, Spread, Store,
+        StoreError, Suspects, Token, Transfer,
         redis::{Outgoing, RedisStore, RegistrationError, Turn},
     },
     time::{Due, UnixMillis},
@@ -200,7 +200,7 @@ impl Bench {
                     .await?;
             }
             "get" => drop(store.get(&partition, &id("dead")).await?),
-            "list" => drop(store.list(&partition, State::Dead, &Filter::default(), 10, u64::MAX, None).await?),
+            "list" => drop(store.list(&partition, &whole_page(State::Dead, 10, &Filter::default())).await?),
             "summary" => drop(store.summary(&partition, &Filter::default(), None).await?),
             "forecast" => drop(store.forecast(&partition, None, 60_000, 10).await?),
             "stats" => drop(store.stats(&partition).await?),
@@ -357,9 +357,14 @@ async fn forward(store: &RedisStore, partition: &Partition, scene: &str) -> Resu
     store.end_turn(partition, &all, turn).await
 }
 
+/// A page of the first messages, of any size.
+pub fn whole_page(state: State, limit: usize, filter: &Filter) -> PageRequest<'_> {
+    PageRequest { state, filter, order: Order::Ascending, limit, max_bytes: u64::MAX, after: None }
+}
+
 async fn act_on_dead(store: &RedisStore, action: DeadAction, of: &Selection, dry_run: bool) -> Result<(), StoreError> {
-    let work = DeadWork { action, selection: of, limit: 1000, dry_run, deadline: later() };
-    store.act_on_dead(&partition(), &work, &mut DeadProgress::default()).await
+    let work = DeadWork { action, spread: Spread::default(), selection: of, limit: 1000, dry_run, deadline: later() };
+    store.act_on_dead(&partition(), &work, &mut BulkProgress::default()).await
 }
 
 async fn registered(store: &RedisStore) -> Result<(), StoreError> {

@@ -334,7 +334,7 @@ fn all_mistakes_of_all_sources_are_reported_together() {
             "2.yaml:7:7: routes.b.sink: sink `wbe` is unknown: did you mean `web`? known: list, other, web",
             "$PUNCTUAL__LOG__LEVEL: log.level: `9` is unknown: known: error, warn, info, debug, trace",
             "$PUNCTUAL__ROUTES__A__RETRY__FACTOR: routes.a.retry.factor: 0 is not within 1 .. 100",
-            "$PUNCTUAL__X: x: `x` is unknown: known: redis, server, log, tracing, shutdown_timeout, max_sleep, sink_defaults, sinks, route_defaults, routes, source_defaults, sources, schedules, schedules_revision",
+            "$PUNCTUAL__X: x: `x` is unknown: known: redis, server, log, tracing, shutdown_timeout, max_sleep, max_in_flight_bytes, sink_defaults, sinks, route_defaults, routes, source_defaults, sources, schedules, schedules_revision",
         ]
     );
 }
