@@ -170,15 +170,17 @@ elseif limit > 0 and not is_paused and not overtaken and is_due then
   if #orphans > 0 then
     remove(steps, { 'ZREM', pending, unpack(orphans) }, orphan_scores)
     local deaths, marks, reasons = scored(dead, whole(millis), orphans), {}, { 'HSET', errors }
+    local former = redis.call('HMGET', errors, unpack(orphans))
     for i, id in ipairs(orphans) do
       local failures = tried[id] and tried[id][1] or 0
       marks[2 * i - 1], marks[2 * i] = id, '\0'
-      reasons[2 * i + 1], reasons[2 * i + 2] = id, failure(millis, failures, 'orphan: the body was missing')
+      local text = 'orphan: the body was missing'
+      reasons[2 * i + 1], reasons[2 * i + 2] = id, failure(millis, failures, text, former[i])
     end
     insert(steps, deaths)
     post(steps, outbox, { unpack(deaths, 3) })
     add(steps, 'HSET', messages, marks, { { 'HDEL', messages, unpack(orphans) } })
-    put(steps, reasons, redis.call('HMGET', errors, unpack(orphans)))
+    put(steps, reasons, former)
     drop(steps, attempts, orphans)
   end
   if #ids > 0 then

@@ -34,7 +34,8 @@ for i, id in ipairs(ids) do
     buried[#buried + 1] = id
     dead_scores[#dead_scores + 1], dead_scores[#dead_scores + 2] = whole(math.floor(now / 1000)), id
     local text = 'crash: ' .. crashes .. ' leases expired, the last ones alone'
-    texts[#texts + 1], texts[#texts + 2] = id, failure(math.floor(now / 1000), failures, text)
+    texts[#texts + 1] = id
+    texts[#texts + 1] = failure(math.floor(now / 1000), failures, text, redis.call('HGET', errors, id))
   else
     -- The message is due at the end of its lease, after messages that were due before that.
     local due = math.floor(tonumber(deadline) / 1000)

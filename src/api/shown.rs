@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::{
     message::{Headers, Metadata, Origin, Properties, State},
-    store::{NEVER, Snapshot},
+    store::{NEVER, PastAttempt, Snapshot},
     time::UnixMillis,
 };
 
@@ -28,6 +28,9 @@ struct Shown<'a> {
     last_error_at: Option<UnixMillis>,
     #[serde(skip_serializing_if = "Option::is_none")]
     died_at: Option<UnixMillis>,
+    /// The last attempts that failed, the latest last.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    attempt_log: &'a [PastAttempt],
     /// The due time with which the message was scheduled.
     #[serde(skip_serializing_if = "Option::is_none")]
     due: Option<UnixMillis>,
@@ -127,6 +130,7 @@ pub fn pieces<'a>(
         last_error: snapshot.last_error.as_deref(),
         last_error_at: snapshot.last_error_at,
         died_at: snapshot.died_at,
+        attempt_log: &snapshot.attempt_log,
         due: snapshot.message.as_ref().ok().map(|message| message.due).filter(ever),
         next_attempt_at: deliver_at.filter(|_| snapshot.state == State::Pending),
         waits,
@@ -192,6 +196,7 @@ mod tests {
 
     fn shown(message: Result<StoredMessage, String>) -> Value {
         let snapshot = Snapshot {
+            attempt_log: Vec::new(),
             parked: false,
             last_error_at: UnixMillis::new(4000),
             died_at: UnixMillis::new(5000),

@@ -58,6 +58,13 @@ pub struct Instance {
     reachability: Vec<(String, Reachability)>,
 }
 
+/// Host and process, as an operator finds an instance.
+fn instance_name() -> Arc<str> {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host: String = host.trim().chars().filter(|c| c.is_ascii_graphic()).collect();
+    format!("{}:{}", if host.is_empty() { "localhost" } else { &host }, std::process::id()).into()
+}
+
 impl Instance {
     /// `running_sinks` and `running_sources`: all configured sinks and sources. `seed` determines the jitter of
     /// retries. Must be called within a tokio runtime.
@@ -98,6 +105,7 @@ impl Instance {
             settings.collect::<Vec<_>>()
         };
 
+        let name_of_instance = instance_name();
         let mut wakes = backend.wakes();
         let routes = names
             .iter()
@@ -124,6 +132,7 @@ impl Instance {
                     has_flows: route.flow.is_some(),
                     target: running_sinks[&*route.sink].target(),
                     spans: spans.clone(),
+                    instance: name_of_instance.clone(),
                 }
             })
             .collect();

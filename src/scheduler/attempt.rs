@@ -20,7 +20,7 @@ use crate::{
     },
     sink::{Domain, Outcome, Reply},
     spans::SendSpan,
-    store::{ClaimEnd, Partition, Sent},
+    store::{ClaimEnd, FailedAttempt, Partition, Sent},
     time::ServerClock,
 };
 
@@ -130,8 +130,16 @@ impl Attempt {
         if let ClaimEnd::Bury { .. } = end {
             held.permits.sink.forget();
         }
+        let attempt = if let ClaimEnd::Retry { error, .. } | ClaimEnd::Bury { error, .. } = &end {
+            let text = reply.as_ref().map_or("", |reply| &reply.text);
+            let error = if text.is_empty() { error.clone() } else { format!("{error}: {text}") };
+            let (status, instance) = (reply.as_ref().map(|reply| reply.status), batch.route.instance_name.clone());
+            Some(FailedAttempt { duration: sent.elapsed(), outcome: outcome.kind(), status, instance, error })
+        } else {
+            None
+        };
         let detail = reply.map(|reply| reply.text).filter(|text| !text.is_empty());
-        batch.settler.settle_with(held, end, detail);
+        batch.settler.settle_with(held, end, detail, attempt);
     }
 
     /// Releases a message that was not sent, as if it had not been claimed. No attempt counts, and the route claims

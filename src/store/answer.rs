@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::PastAttempt;
 use crate::{
     message::{Ended, Ending, Limit, MessageId, State, StoredMessage},
     time::{Due, UnixMillis},
@@ -101,6 +102,8 @@ pub struct Snapshot {
     pub last_error: Option<String>,
     pub last_error_at: Option<UnixMillis>,
     pub died_at: Option<UnixMillis>,
+    /// The last attempts that failed, the latest last. A redrive keeps them.
+    pub attempt_log: Vec<PastAttempt>,
     /// `Err`: why the body cannot be decoded.
     pub message: Result<StoredMessage, String>,
 }

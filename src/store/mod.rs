@@ -1,6 +1,7 @@
 //! The store of waiting messages. `redis` keeps them in Redis; `memory` keeps them in plain maps, for tests.
 
 mod answer;
+mod attempt;
 mod claim;
 mod flow;
 /// The in-memory store, with which tests compare the Redis store.
@@ -19,6 +20,7 @@ use async_trait::async_trait;
 use crate::message::{MessageId, OccurrenceMessage};
 
 pub use self::{
+    attempt::{FailedAttempt, MAX_ATTEMPT_ERROR_BYTES, PastAttempt},
     answer::{Cancelled, Found, NewDue, Pause, Rescheduled, ScheduleStatus, Scheduled, Snapshot},
     claim::{Claim, ClaimRequest, Claimed, CutLeases, Death, Deaths, Lease, Recovered, Suspects, Token},
     flow::{FieldChange, FlowChange, FlowRules, FlowState, PARKED, RouteFlow},

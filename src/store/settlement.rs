@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{Lease, flow::PARKED};
+use super::{Lease, attempt::FailedAttempt, flow::PARKED};
 use crate::{message::DeadReason, time::UnixMillis};
 
 /// Whether a settlement took effect.
@@ -30,6 +30,15 @@ pub enum Transferred {
 pub struct Settlement {
     pub lease: Lease,
     pub end: ClaimEnd,
+    /// The attempt that failed, if `end` is a retry or a burial after one.
+    pub attempt: Option<FailedAttempt>,
+}
+
+impl Settlement {
+    /// A settlement without a failed attempt.
+    pub fn new(lease: Lease, end: ClaimEnd) -> Self {
+        Self { lease, end, attempt: None }
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -77,6 +77,7 @@ fn setup(store: &TestStore, route: &str, target: Target, policy: Policy) -> Rout
         has_flows: false,
         target,
         spans: Spans::default(),
+        instance: "test:1".into(),
     }
 }
 

@@ -60,7 +60,7 @@ impl MemoryPartition {
     /// `ended`: settlements of current leases.
     fn settle_flows(&mut self, flow: &FlowLimits, ended: &[&Settlement], now: u64) {
         let (mut back, mut hold) = (BTreeMap::new(), BTreeMap::new());
-        for Settlement { lease, end } in ended {
+        for Settlement { lease, end, .. } in ended {
             let name = self.name_of_flow(lease.id.as_str());
             let (unsent, pause) = match end {
                 ClaimEnd::Ack => (false, None),
@@ -110,6 +110,9 @@ impl MemoryPartition {
                 self.delete(id);
             }
             return settled;
+        }
+        if let ClaimEnd::Retry { .. } | ClaimEnd::Bury { .. } = &settlement.end {
+            self.keep_attempt(id, now, settlement.attempt.as_ref());
         }
         match &settlement.end {
             ClaimEnd::Ack | ClaimEnd::Plan(_) => self.delete(id),

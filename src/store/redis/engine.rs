@@ -21,7 +21,7 @@ use super::{
 use crate::{
     message::OccurrenceMessage,
     store::{
-        Claim, ClaimEnd, ClaimRequest, Claimed, CutLeases, Death, NEVER, Partition, Planned, Recovered, Sent, Settled,
+        Claim, ClaimEnd, ClaimRequest, Claimed, CutLeases, Death, FailedAttempt, NEVER, Partition, Planned, Recovered, Sent, Settled,
         Settlement, Store, StoreError, Suspects, Token, Transfer, Transferred,
     },
     time::{MAX_DELAY_MILLIS, ServerClock, UnixMillis},
@@ -283,19 +283,20 @@ impl RedisStore {
             .arg(route.flow_settings());
         let alike = |a: &Settlement, b: &Settlement| a.lease.token == b.lease.token && is_ack(a) && is_ack(b);
         for group in settlements.chunk_by(alike) {
-            let Settlement { lease, end } = &group[0];
+            let Settlement { lease, end, attempt } = &group[0];
+            let attempt = || attempt.as_ref().map_or_else(String::new, FailedAttempt::to_string);
             let bytes: usize = group.iter().map(|one| one.lease.bytes).sum();
             call = call.arg(lease.token.0).arg(group.len()).arg(bytes);
             call = match end {
                 ClaimEnd::Ack => call.arg("ack"),
                 ClaimEnd::Retry { delay, error, hold } => {
                     let hold = hold.map_or_else(String::new, |hold| millis(hold).to_string());
-                    call.arg("retry").arg(millis(*delay)).arg(shortened(error)).arg(hold)
+                    call.arg("retry").arg(millis(*delay)).arg(kept(error)).arg(attempt()).arg(hold)
                 }
                 ClaimEnd::Bury { reason, error } => {
                     let attempted = reason.is_attempted();
-                    let text = format!("{}: {}", reason.as_str(), shortened(error));
-                    call.arg("bury").arg(u8::from(attempted)).arg(text)
+                    let text = format!("{}: {}", reason.as_str(), kept(error));
+                    call.arg("bury").arg(u8::from(attempted)).arg(text).arg(attempt())
                 }
                 ClaimEnd::Release { at } => call.arg("release").arg(at.get()),
                 ClaimEnd::Defer { pause, sent } => {
@@ -355,6 +356,7 @@ fn millis(delay: Duration) -> u64 {
     u64::try_from(delay.as_millis()).unwrap_or(u64::MAX).min(MAX_DELAY_MILLIS)
 }
 
-pub(super) fn shortened(error: &str) -> &str {
-    &error[..error.floor_char_boundary(MAX_ERROR_BYTES)]
+/// An error as it is kept: shortened, and without zero bytes.
+pub(super) fn kept(error: &str) -> String {
+    error[..error.floor_char_boundary(MAX_ERROR_BYTES)].replace('\0', " ")
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use redis::Value;
 
-use super::{MAX_BATCH, MAX_BODIES_BYTES, RedisStore, dead::filtered, reply::Reply, script, unless_closed};
+use super::{MAX_BATCH, MAX_BODIES_BYTES, RedisStore, dead::filtered, reply::{Failure, Reply}, script, unless_closed};
 use crate::{
     message::{Ended, Ending, MessageId, State, codec},
     store::{Filter, Found, PARKED, Partition, Pause, Snapshot, StoreError},
@@ -213,7 +213,7 @@ pub(super) fn snapshot(
     id: MessageId,
     state: State,
     score: u64,
-    (last_error_at, attempts, last_error): (Option<UnixMillis>, u32, Option<String>),
+    Failure { at: last_error_at, count: attempts, error: last_error, attempts: attempt_log }: Failure,
     body: &Bytes,
 ) -> Snapshot {
     let message = codec::decode(body);
@@ -230,6 +230,7 @@ pub(super) fn snapshot(
         attempts,
         last_error,
         last_error_at,
+        attempt_log,
         died_at: (state == State::Dead).then(|| UnixMillis::new(score)).flatten(),
         message: message.map_err(|error| error.to_string()),
     }

@@ -120,7 +120,7 @@ async fn every_script_takes_a_thousand_ids() {
     forget(&mut bench).await;
     schedule(OnConflict::Keep, ScheduleStatus::Scheduled).await;
     let ends = [ClaimEnd::Ack, retried, buried.clone(), released, deferred];
-    let settlement = |(lease, end): (Lease, &ClaimEnd)| Settlement { lease, end: end.clone() };
+    let settlement = |(lease, end): (Lease, &ClaimEnd)| Settlement::new(lease, end.clone());
     let claimed = leases(&claim_all(&bench).await);
     let mixed: Vec<_> = claimed.into_iter().zip(ends.iter().cycle()).map(settlement).collect();
     all_done(store.settle(&partition, &mixed).await.unwrap());

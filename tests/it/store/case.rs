@@ -12,7 +12,7 @@ use bytes::Bytes;
 use punctual::{
     message::{DeadLimits, MessageId, NewMessage, OnConflict},
     store::{
-        Claim, ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Death, Lease, Partition, Planned,
+        Claim, ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Death, FailedAttempt, Lease, Partition, Planned,
         Settlement, Store, StoreError, Token, Transfer,
         memory::{MemoryLists, MemoryPartition, PartitionSettings, SortedSet},
         redis::{RedisStore, Turn, connection::classify},
@@ -260,7 +260,8 @@ impl Case<'_> {
                 Ending::Plan(..) if lease.id.schedule().is_none() => Ending::Ack,
                 ending => *ending,
             };
-            Settlement { lease, end: end(ending, not_before) }
+            let attempt = matches!(ending, Ending::Retry(..) | Ending::Bury(_)).then(|| failed_attempt(&lease));
+            Settlement { lease, end: end(ending, not_before), attempt }
         };
         endings.iter().map(settlement).collect()
     }
@@ -384,6 +385,17 @@ fn end(ending: Ending, not_before: UnixMillis) -> ClaimEnd {
         }
         Ending::Release => ClaimEnd::Release { at: not_before },
         Ending::Defer(pause, sent) => ClaimEnd::Defer { pause, sent },
+    }
+}
+
+/// An attempt that failed.
+fn failed_attempt(lease: &Lease) -> FailedAttempt {
+    FailedAttempt {
+        duration: Duration::from_millis(lease.token.0 % 1000),
+        outcome: "failed",
+        status: (lease.token.0 % 2 == 0).then_some(500),
+        instance: "host:1".into(),
+        error: "HTTP 500".into(),
     }
 }
 

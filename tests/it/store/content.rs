@@ -110,6 +110,10 @@ pub fn rows() -> MemoryPartition {
     ] {
         put(id, counts);
     }
+    for (id, count) in [("failed", 1), ("held-failed", 10), ("held-both", 2), ("expired-often", 1), ("dead", 2)] {
+        let tries = (0..count).map(|n| format!("{LONG_AGO} {n} failed 500 host:1 HTTP 500: what happened to {id}"));
+        rows.tries.insert(id.to_owned(), tries.collect());
+    }
     let set = |members: &[(&str, u64)]| members.iter().map(|(id, score)| ((*id).to_owned(), *score)).collect();
     rows.pending = set(&[
         ("due", LONG_AGO),

@@ -119,9 +119,9 @@ async fn messages_in_flight_are_counted_from_the_time_at_which_their_flow_is_lim
     redis::cmd("DEL").arg(key(&rated, "flights")).exec_async(&mut bench.raw).await.expect("deleted");
     assert_eq!(store.tidy(&rated).await, Ok(2));
     bench.rows(&rated).await.check_flows(&limits);
-    let lease = |one: &Claimed| Settlement {
-        lease: Lease { id: one.id.clone(), token: taken.token, bytes: one.body.len() },
-        end: ClaimEnd::Ack,
+    let lease = |one: &Claimed| {
+        let lease = Lease { id: one.id.clone(), token: taken.token, bytes: one.body.len() };
+        Settlement::new(lease, ClaimEnd::Ack)
     };
     store.settle(&rated, &[lease(&taken.messages[0])]).await.expect("settled");
     assert_eq!(store.claim(&rated, claim(NEW, 3)).await.expect("claimed").messages.len(), 1);

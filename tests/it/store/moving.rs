@@ -203,7 +203,7 @@ async fn while_a_route_is_moved_each_call_finds_each_id_and_no_id_is_live_twice(
     let lease = |text: &str| Lease { id: id(text), token: punctual::store::Token(held_until), bytes: 0 };
     let ends =
         [("held", ClaimEnd::Ack), ("held-failed", ClaimEnd::Release { at: punctual::time::UnixMillis::default() })];
-    let settlements = ends.map(|(text, end)| Settlement { lease: lease(text), end });
+    let settlements = ends.map(|(text, end)| Settlement::new(lease(text), end));
     assert_eq!(old.settle(&at, &settlements).await, Ok(vec![Settled::Done; 2]));
     assert_eq!(new.recover(&at).await.expect("recovered").expired, 2);
     let mut steps = 0;
@@ -214,7 +214,7 @@ async fn while_a_route_is_moved_each_call_finds_each_id_and_no_id_is_live_twice(
     let moving = queue.stats(ROUTE).await.expect("numbers").moving.expect("three are in flight");
     assert_eq!(moving.left, 3);
     let rest =
-        ["held-crashed", "held-both", "held-anew"].map(|text| Settlement { lease: lease(text), end: ClaimEnd::Ack });
+        ["held-crashed", "held-both", "held-anew"].map(|text| Settlement::new(lease(text), ClaimEnd::Ack));
     assert_eq!(old.settle(&at, &rest).await, Ok(vec![Settled::Done; 3]));
     move_all(&new).await;
     assert_eq!(queue.stats(ROUTE).await.expect("numbers").moving, None);

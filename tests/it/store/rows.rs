@@ -54,7 +54,8 @@ pub async fn read(connection: &mut MultiplexedConnection, partition: &Partition)
         outbox: whole_scores(outbox),
         bodies: bodies.into_iter().map(|(id, body)| (id, body.into())).collect(),
         attempts: attempts.into_iter().map(|(id, text)| (id, counts(&text))).collect(),
-        errors: errors.into_iter().map(|(id, text)| (id, failure(&text))).collect(),
+        tries: errors.iter().filter_map(|(id, text)| Some((id.clone(), tries(text)?))).collect(),
+        errors: errors.into_iter().filter_map(|(id, text)| Some((id, failure(&text)?))).collect(),
         remembered: remembered.into_iter().map(|(id, score)| (id, ended(score))).collect(),
         records: records.into_iter().map(|(id, text)| (id, log_record(&text))).collect(),
         claims: claims.into_iter().map(|(name, text)| (instance(&name), pair(&text))).collect(),
@@ -162,7 +163,9 @@ pub async fn write(rows: &MemoryPartition, connection: &mut MultiplexedConnectio
         pipe.hset(key(partition, "attempts"), id, format!("{failures} {crashes}")).ignore();
     }
     for (id, (at, failures, error)) in &rows.errors {
-        pipe.hset(key(partition, "errors"), id, format!("{at} {failures} {error}")).ignore();
+        let tries = rows.tries.get(id).into_iter().flatten().map(|text| format!("\0{text}"));
+        let value = format!("{at} {failures} {error}{}", tries.collect::<String>());
+        pipe.hset(key(partition, "errors"), id, value).ignore();
     }
     for (id, (at, cancelled)) in &rows.remembered {
         let half = if *cancelled { ".5" } else { "" };
@@ -243,9 +246,18 @@ fn pair(text: &str) -> (u64, u64) {
     (first.parse().expect("a number"), second.parse().expect("a number"))
 }
 
-fn failure(text: &str) -> (u64, u32, String) {
+/// `None` for a message that was redriven.
+fn failure(text: &str) -> Option<(u64, u32, String)> {
+    let text = text.split('\0').next().unwrap_or_default();
     let parts: Vec<&str> = text.splitn(3, ' ').collect();
-    (parts[0].parse().expect("milliseconds"), parts[1].parse().expect("failures"), parts[2].to_owned())
+    (text != "0 0 ").then(|| {
+        (parts[0].parse().expect("milliseconds"), parts[1].parse().expect("failures"), parts[2].to_owned())
+    })
+}
+
+fn tries(text: &str) -> Option<Vec<String>> {
+    let tries: Vec<_> = text.split('\0').skip(1).map(str::to_owned).collect();
+    (!tries.is_empty()).then_some(tries)
 }
 
 fn counts(text: &str) -> (u32, u32) {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use punctual::{
     message::{Cancellation, DeadLimits, DeadReason, LogRecord, Metadata, NewMessage, OnConflict, Remember, State},
     store::{
-        ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Death, Expiry, FieldChange, Filter, FlowChange,
+        ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Death, Expiry, FailedAttempt, FieldChange, Filter, FlowChange,
         Lease, NewDue, PARKED, Partition, Rescheduled, Selection, Sent, Settlement, Store, StoreError, Suspects, Token,
         Transfer,
         redis::{Outgoing, RedisStore, RegistrationError, Turn},
@@ -145,14 +145,14 @@ impl Bench {
         let waiting = if ["flows", "ordered"].contains(&kind) { "parked" } else { "failed" };
         match scene {
             "ack" => drop(store.settle(&partition, &all(leases(), &ends()[0])).await?),
-            "retry" => drop(store.settle(&partition, &all(leases(), &ends()[1])).await?),
-            "bury" => drop(store.settle(&partition, &all(leases(), &ends()[2])).await?),
+            "retry" => drop(store.settle(&partition, &failed(&ends()[1])).await?),
+            "bury" => drop(store.settle(&partition, &failed(&ends()[2])).await?),
             "release" => drop(store.settle(&partition, &all(leases(), &ends()[3])).await?),
             "defer" => drop(store.settle(&partition, &all(leases(), &ends()[4])).await?),
             "settle in every way" => {
                 // Each current lease ends in another way, and so do those that are stale.
                 let ends = [0, 1, 1, 2, 3, 2, 3, 4, 0].map(|n| ends()[n].clone());
-                let settlement = |(lease, end)| Settlement { lease, end };
+                let settlement = |(lease, end)| Settlement { attempt: Some(attempt()), ..Settlement::new(lease, end) };
                 store.settle(&partition, &leases().into_iter().zip(ends).map(settlement).collect::<Vec<_>>()).await?;
             }
             "settle stale" => {
@@ -387,6 +387,22 @@ fn leases() -> Vec<Lease> {
         lease("held-anew", held),
         lease("held", held),
     ]
+}
+
+fn attempt() -> FailedAttempt {
+    FailedAttempt {
+        duration: Duration::from_millis(7),
+        outcome: "failed",
+        status: Some(500),
+        instance: "host:1".into(),
+        error: "HTTP 500".into(),
+    }
+}
+
+/// Settlements after attempts that failed.
+fn failed(end: &ClaimEnd) -> Vec<Settlement> {
+    let settlement = |lease| Settlement { attempt: Some(attempt()), ..Settlement::new(lease, end.clone()) };
+    leases().into_iter().map(settlement).collect()
 }
 
 fn ends() -> [ClaimEnd; 5] {

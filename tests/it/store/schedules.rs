@@ -118,7 +118,7 @@ async fn end(store: &RedisStore, partition: &Partition) -> Result<(), StoreError
         ("gone", ClaimEnd::Ack),
         ("tick", ClaimEnd::Bury { reason: DeadReason::Expired, error: "stale".into() }),
     ];
-    let settlement = |(name, end)| Settlement { lease: lease(name), end };
+    let settlement = |(name, end)| Settlement::new(lease(name), end);
     store.settle(partition, &ends.map(settlement)).await.map(drop)
 }
 
