@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     message::State as MessageState,
-    queue::{Bulk, QueueError},
+    queue::{Bulk, Purge, QueueError},
     store::{DeadAction, DeadGroup, DeadWork, Selection},
 };
 
@@ -103,7 +103,9 @@ pub async fn purge_pending(
     let body = body::read(&api.body_memory, request, MAX_BYTES).await?;
     let PurgeRequest { ids, limit, dry_run } = message_body::parse_purge(&body.bytes)?;
     let (end, mut bulk) = (api.end_of_work(deadline), Bulk::default());
-    let result = api.queue.purge_pending(&route, ids.as_deref(), limit, dry_run, end, &mut bulk).await;
+    let by = caller.by();
+    let purge = Purge { ids: ids.as_deref(), limit, dry_run, by: by.as_deref() };
+    let result = api.queue.purge_pending(&route, purge, end, &mut bulk).await;
     ended(&caller, "purge_pending", &route, &audit::pending(ids.as_deref()), dry_run, bulk, result)
 }
 

@@ -16,6 +16,7 @@ use super::{
     auth::Grant,
     body,
     deadline::Deadline,
+    ended,
     listing::{self, Listed, MessageListing, PageQuery},
     message_body::{self, MAX_CONTAINS},
     problem::{FieldError, Problem},
@@ -26,7 +27,7 @@ use super::{
 };
 use crate::{
     config::Right,
-    message::{Cancellation, DeadReason, Ended, MAX_METADATA_BYTES, MessageId, State, check_group, parse_flow},
+    message::{Cancellation, DeadReason, EndedMessage, MAX_METADATA_BYTES, MessageId, State, check_group, parse_flow},
     queue::QueueError,
     store::{Cancelled, Filter, Found, NEVER, Rescheduled, Snapshot},
     time::{Due, UnixMillis, parse_instant},
@@ -46,28 +47,26 @@ pub async fn look_at(
     let id = MessageId::stored(&id).map_err(Problem::bad_request)?;
     let permit = api.enter(&grant.share, api.largest_message(), deadline).await?;
     match api.readers.fetch(&grant.share, api.queue.get(&route, &id)).await? {
-        Some(Found::Live { snapshot, now, paused }) => {
+        Some(Found::Live { snapshot, now, paused, ends }) => {
             let mut waits = api.waits_for(&route, &snapshot, now, paused);
             // Domain and error may contain values of messages of any route.
             if let Some(down) = waits.down.as_mut().filter(|_| !grant.covers_all()) {
                 (down.domain, down.error) = (None, None);
             }
-            Ok(one(route, *snapshot, waits, permit))
+            Ok(one(route, *snapshot, waits, ends, permit))
         }
-        Some(Found::Ended(Ended { ending, at })) => {
-            Ok(Json(json!({ "id": id.as_str(), "route": route, "state": ending, "ended_at": at })).into_response())
-        }
+        Some(Found::Ended { remembered, ends }) => Ok(ended::one(&route, &id, remembered, &ends)),
         None => Err(Problem::unknown_message(id.as_str())),
     }
 }
 
-fn one(route: String, snapshot: Snapshot, waits: Waits, permit: Permit) -> Response {
+fn one(route: String, snapshot: Snapshot, waits: Waits, ends: Vec<EndedMessage>, permit: Permit) -> Response {
     if snapshot.message.as_ref().map_or(0, |message| message.payload.len()) <= MAX_WHOLE_BYTES {
-        return readers::whole(shown::pieces(&route, &snapshot, &waits, shown::Payload::Shown));
+        return readers::whole(shown::pieces(&route, &snapshot, (&waits, &ends), shown::Payload::Shown));
     }
     readers::json(async move |mut writer: Writer| {
         let _permit = permit;
-        listing::write(&mut writer, &route, &snapshot, &waits, shown::Payload::Shown).await?;
+        listing::write(&mut writer, &route, &snapshot, (&waits, &ends), shown::Payload::Shown).await?;
         Ok(writer)
     })
 }
@@ -138,7 +137,7 @@ pub async fn cancel(
     let body = body::read(&api.body_memory, request, MAX_PATCH_BYTES).await?;
     message_body::parse_nothing(&body.bytes)?;
     let keep_dead = !caller.grant.has(Right::Admin);
-    let cancellation = Cancellation { keep_dead, ..Cancellation::from(id.clone()) };
+    let cancellation = Cancellation { keep_dead, by: caller.by(), ..Cancellation::from(id.clone()) };
     match api.queue.cancel(&route, &cancellation).await? {
         Cancelled::Cancelled => {
             caller.record("cancel", &route, &Of::Id(&id), 1);
@@ -221,6 +220,8 @@ enum ListedState {
     Dead,
     /// Pending messages with failed attempts.
     Retrying,
+    /// Messages that ended, on a route with a history.
+    Ended,
 }
 
 #[derive(Deserialize)]
@@ -244,10 +245,17 @@ pub async fn list(
     Path(route): Path<String>,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, Problem> {
+    if let Some(ListedState::Ended) = query.state {
+        let ListQuery { reason, contains, since, until, flow, group, limit, cursor, payload, .. } = query;
+        if [reason, contains, since, until, flow, group].iter().any(Option::is_some) {
+            return Err(Problem::bad_request("`state=ended` takes no filter"));
+        }
+        return ended::list(&api, &grant, &route, &PageQuery { limit, cursor, payload }, deadline).await;
+    }
     let state = match query.state.unwrap_or(ListedState::Pending) {
         ListedState::Pending | ListedState::Retrying => State::Pending,
         ListedState::Unack => State::Unack,
-        ListedState::Dead => State::Dead,
+        ListedState::Dead | ListedState::Ended => State::Dead,
     };
     let ListQuery { reason, contains, since, until, flow, group, limit, cursor, payload, .. } = query;
     let mut filter = FilterQuery { reason, contains, since, until, flow, group }.filter(state)?;

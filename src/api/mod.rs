@@ -15,6 +15,7 @@ mod connections;
 mod console;
 mod deadline;
 mod development;
+mod ended;
 mod flows;
 mod forecast;
 #[cfg(test)]
@@ -42,6 +43,7 @@ mod scheduled;
 mod schedules;
 mod server;
 mod shown;
+mod shown_end;
 mod spare;
 mod state;
 mod statuses;

@@ -58,10 +58,25 @@ pub struct Instance {
     reachability: Vec<(String, Reachability)>,
 }
 
+/// The settings of all routes for a store.
+fn settings_of(names: &BTreeMap<Arc<str>, &RouteConfig>, max_payload: usize) -> Vec<RouteSettings> {
+    let settings = names.iter().map(|(name, route)| RouteSettings {
+        name: name.clone(),
+        partitions: route.partitions,
+        max_payload,
+        remember: route.remember,
+        limits: route.limits,
+        flow: route.flow.clone(),
+        forwards: route.forward.is_some(),
+        history: route.history,
+    });
+    settings.collect()
+}
+
 /// Host and process, as an operator finds an instance.
 fn instance_name() -> Arc<str> {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host: String = host.trim().chars().filter(|c| c.is_ascii_graphic()).collect();
+    let host: String = host.trim().chars().filter(char::is_ascii_graphic).collect();
     format!("{}:{}", if host.is_empty() { "localhost" } else { &host }, std::process::id()).into()
 }
 
@@ -92,18 +107,7 @@ impl Instance {
         let of_forwarders = forwarders.iter().map(|one| (one.route.clone(), one.signal.clone()));
         let burials = forwarder::signals(of_janitors.chain(of_forwarders));
         let file = FileSchedules { schedules: config.schedules.clone(), revision: config.schedules_revision };
-        let settings = || {
-            let settings = names.iter().map(|(name, route)| RouteSettings {
-                name: name.clone(),
-                partitions: route.partitions,
-                max_payload: config.server.max_payload,
-                remember: route.remember,
-                limits: route.limits,
-                flow: route.flow.clone(),
-                forwards: route.forward.is_some(),
-            });
-            settings.collect::<Vec<_>>()
-        };
+        let settings = || settings_of(&names, config.server.max_payload);
 
         let name_of_instance = instance_name();
         let mut wakes = backend.wakes();
@@ -130,6 +134,7 @@ impl Instance {
                     window: route.window.clone(),
 
                     has_flows: route.flow.is_some(),
+                    keeps_history: route.history.is_some(),
                     target: running_sinks[&*route.sink].target(),
                     spans: spans.clone(),
                     instance: name_of_instance.clone(),

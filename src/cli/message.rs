@@ -8,6 +8,7 @@ use super::{
     bulk::{self, Bulk, BulkArguments, Selection},
     client::{Session, of_message, of_route},
     failure::Failure,
+    list::{cell, titled},
     output, table,
 };
 
@@ -33,8 +34,31 @@ pub struct GetArguments {
 
 pub async fn get(session: &Session<'_>, arguments: GetArguments) -> Result<(), Failure> {
     let message = session.client.get(&of_message(&arguments.route, &arguments.id, "")?).await?;
-    let text = fields(&message, &FIRST);
+    let text = shown(&message);
     output::result(session.global, message, text)
+}
+
+/// The fields, then a table of the attempts that failed and one of the earlier ends.
+fn shown(message: &Value) -> String {
+    let mut rest = message.clone();
+    let mut take = |name: &str| rest.as_object_mut().and_then(|fields| fields.remove(name)).unwrap_or_default();
+    let tables = [
+        (take("attempt_log"), &["at", "outcome", "status", "duration_ms", "instance", "error"][..]),
+        (take("history"), &["ended_at", "outcome", "attempts", "late", "result", "scheduled_by", "cancelled_by"]),
+    ];
+    let mut text = fields(&rest, &FIRST);
+    for ((entries, columns), title) in tables.iter().zip(["failed attempts", "ends, the latest first"]) {
+        let rows: Vec<Vec<String>> = entries
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|one| columns.iter().map(|name| cell(one, name)).collect())
+            .collect();
+        if !rows.is_empty() {
+            text = format!("{text}\n\n{title}\n{}", titled(columns, &rows));
+        }
+    }
+    text
 }
 
 /// One line for each field with a value: those of `first` in its order, then the others, and the payload last.
@@ -145,7 +169,9 @@ async fn cancel_one(session: &Session<'_>, route: &str, id: &str, dry_run: bool)
         let done = if answer["status"] == "purged" { "purged" } else { "cancelled" };
         return output::result(session.global, json!({ "count": 1, "status": done }), format_args!("{done} {id}"));
     }
-    let text = match session.client.get(&path).await?["state"].as_str() {
+    let message = session.client.get(&path).await?;
+    let text = match message["state"].as_str() {
+        _ if message["ended_at"].is_string() => return Err(Failure::NotFound(format!("`{id}` has ended"))),
         Some("pending") => format!("would cancel {id}"),
         Some("dead") => format!("would purge {id}, which is dead"),
         Some("unack") => return Err(Failure::Failed(format!("`{id}` is being delivered at this moment"))),

@@ -9,19 +9,30 @@ use crate::{
     store::{Partition, redis::MAX_BATCH},
 };
 
+/// A selection of pending messages to cancel.
+#[derive(Clone, Copy, Debug)]
+pub struct Purge<'a> {
+    /// `None`: the first due ones of each partition.
+    pub ids: Option<&'a [MessageId]>,
+    /// Maximum number.
+    pub limit: u64,
+    /// Only counts the messages.
+    pub dry_run: bool,
+    /// The name of the token that cancels.
+    pub by: Option<&'a str>,
+}
+
 impl Queue {
-    /// Cancels pending messages: those with `ids`, or the first due ones of each partition; `limit` at most. Messages
-    /// in flight are kept. `dry_run`: only counts. No partition is started after `deadline`. `purged` is increased; it
-    /// is correct after an error, too, except for the effect of the failed call.
+    /// Cancels pending messages. Messages in flight are kept. No partition is started after `deadline`. `purged` is
+    /// increased; it is correct after an error, too, except for the effect of the failed call.
     pub async fn purge_pending(
         &self,
         route: &str,
-        ids: Option<&[MessageId]>,
-        limit: u64,
-        dry_run: bool,
+        purge: Purge<'_>,
         deadline: Instant,
         purged: &mut Bulk,
     ) -> Result<(), QueueError> {
+        let ids = purge.ids;
         let found = self.route(route)?;
         // Sequential, so that each script and all of them together are bounded.
         for (partition, _) in &found.partitions {
@@ -35,7 +46,7 @@ impl Queue {
                     purged.more = true;
                     return Ok(());
                 }
-                self.purge_part(partition, part, limit, dry_run, purged).await?;
+                self.purge_part(partition, part, purge, purged).await?;
             }
         }
         Ok(())
@@ -45,18 +56,17 @@ impl Queue {
         &self,
         partition: &Partition,
         part: Option<&[MessageId]>,
-        limit: u64,
-        dry_run: bool,
+        Purge { limit, dry_run, by, .. }: Purge<'_>,
         purged: &mut Bulk,
     ) -> Result<(), QueueError> {
         loop {
             let left = limit - purged.count;
             if left == 0 {
-                let (count, _) = self.store.purge_pending(partition, part, 1, true).await?;
+                let (count, _) = self.store.purge_pending(partition, part, 1, true, by).await?;
                 purged.more |= count > 0;
                 return Ok(());
             }
-            let (count, rest) = self.store.purge_pending(partition, part, left, dry_run).await?;
+            let (count, rest) = self.store.purge_pending(partition, part, left, dry_run, by).await?;
             purged.count += count;
             if !dry_run {
                 // Counted now, because the rest may fail or the caller may disconnect.

@@ -119,7 +119,7 @@ impl Attempt {
         }
         let share = batch.rng.random();
         let asked = batch.route.metrics.flow_wait.as_ref().and_then(|_| asked_to_wait(outcome, reply.as_ref()));
-        let (held, verdict) = self.observe(batch, sent, outcome, domain, share, asked.is_some());
+        let (mut held, verdict) = self.observe(batch, sent, outcome, domain, share, asked.is_some());
         let policy = &batch.route.policy.retry;
         let end = decide(outcome, verdict, number, max_attempts, policy, &mut batch.rng);
         let end = if let ClaimEnd::Retry { delay, error, .. } = end {
@@ -129,6 +129,9 @@ impl Attempt {
         };
         if let ClaimEnd::Bury { .. } = end {
             held.permits.sink.forget();
+        }
+        if let (Some(record), Some(reply)) = (&mut held.record, &reply) {
+            record.status = Some(reply.status);
         }
         let attempt = if let ClaimEnd::Retry { error, .. } | ClaimEnd::Bury { error, .. } = &end {
             let text = reply.as_ref().map_or("", |reply| &reply.text);

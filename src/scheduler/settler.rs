@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     incidents::Sample,
-    message::{MessageId, TraceId},
+    message::{EndRecord, MessageId, TraceId},
     store::{ClaimEnd, Death, FailedAttempt, Lease, Partition, Settled, Settlement, Store, StoreError},
 };
 
@@ -65,13 +65,19 @@ struct Item {
     /// Stored with the error of `end`, and never logged.
     detail: Option<String>,
     attempt: Option<FailedAttempt>,
+    record: Option<EndRecord>,
     /// An earlier try got no answer, so it may have taken effect.
     repeated: bool,
 }
 
 impl Item {
     fn settlement(&self) -> Settlement {
-        Settlement { lease: self.lease.clone(), end: self.stored_end(), attempt: self.attempt.clone() }
+        Settlement {
+            lease: self.lease.clone(),
+            end: self.stored_end(),
+            attempt: self.attempt.clone(),
+            record: self.record.clone(),
+        }
     }
 
     fn stored_end(&self) -> ClaimEnd {
@@ -114,7 +120,7 @@ impl Settler {
 
     /// Like `settle`; `detail` is stored with the error of `end`, and never logged. `attempt`: the one that failed.
     pub fn settle_with(&self, held: Held, end: ClaimEnd, detail: Option<String>, attempt: Option<FailedAttempt>) {
-        let Held { lease, lease_ends, permits, suspects, occurrence, trace, .. } = held;
+        let Held { lease, lease_ends, permits, suspects, occurrence, trace, record, .. } = held;
         let permits = Some(permits);
         let (buried_as, repeated) = (None, false);
         let item = Item {
@@ -128,6 +134,7 @@ impl Settler {
             end,
             detail,
             attempt,
+            record,
             repeated,
         };
         // The task has ended only after an abort; the message returns when its lease expires.
@@ -218,8 +225,7 @@ impl SettleTask {
 
     /// Makes one call. Settlements that failed wait for the next call.
     async fn call(&mut self, mut items: Vec<Item>) -> Result<(), StoreError> {
-        let settlements: Vec<Settlement> =
-            items.iter().map(Item::settlement).collect();
+        let settlements: Vec<Settlement> = items.iter().map(Item::settlement).collect();
         let (store, partition) = (&self.route.store, &self.partition);
         let stands_still = self.route.policy.max_in_flight <= FEW && self.is_full();
         let _settling = self.route.settling.mark();

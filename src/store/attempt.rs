@@ -15,7 +15,7 @@ pub struct FailedAttempt {
     pub duration: Duration,
     /// `Outcome::kind`.
     pub outcome: &'static str,
-    /// Of an HTTP endpoint.
+    /// Status of an HTTP endpoint.
     pub status: Option<u16>,
     /// The instance that made the attempt; without spaces.
     pub instance: Arc<str>,
@@ -40,7 +40,7 @@ pub struct PastAttempt {
     pub at: UnixMillis,
     pub duration_ms: u64,
     pub outcome: String,
-    /// Of an HTTP endpoint.
+    /// Status of an HTTP endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
     pub instance: String,

@@ -20,8 +20,8 @@ use async_trait::async_trait;
 use crate::message::{MessageId, OccurrenceMessage};
 
 pub use self::{
-    attempt::{FailedAttempt, MAX_ATTEMPT_ERROR_BYTES, PastAttempt},
     answer::{Cancelled, Found, NewDue, Pause, Rescheduled, ScheduleStatus, Scheduled, Snapshot},
+    attempt::{FailedAttempt, MAX_ATTEMPT_ERROR_BYTES, PastAttempt},
     claim::{Claim, ClaimRequest, Claimed, CutLeases, Death, Deaths, Lease, Recovered, Suspects, Token},
     flow::{FieldChange, FlowChange, FlowRules, FlowState, PARKED, RouteFlow},
     schedule::{NextOccurrence, RunResult, ScheduleChange, ScheduleDefinition, ScheduleOwner, ScheduleState},

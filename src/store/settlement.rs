@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 
 use super::{Lease, attempt::FailedAttempt, flow::PARKED};
-use crate::{message::DeadReason, time::UnixMillis};
+use crate::{
+    message::{DeadReason, EndRecord},
+    time::UnixMillis,
+};
 
 /// Whether a settlement took effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,12 +35,14 @@ pub struct Settlement {
     pub end: ClaimEnd,
     /// The attempt that failed, if `end` is a retry or a burial after one.
     pub attempt: Option<FailedAttempt>,
+    /// For the history of the route, if it has one.
+    pub record: Option<EndRecord>,
 }
 
 impl Settlement {
-    /// A settlement without a failed attempt.
+    /// A settlement without a failed attempt, on a route without a history.
     pub fn new(lease: Lease, end: ClaimEnd) -> Self {
-        Self { lease, end, attempt: None }
+        Self { lease, end, attempt: None, record: None }
     }
 }
 
@@ -104,4 +109,6 @@ pub struct Transfer {
     pub lease: Lease,
     pub list: Arc<str>,
     pub value: Bytes,
+    /// For the history of the route, if it has one.
+    pub record: Option<EndRecord>,
 }

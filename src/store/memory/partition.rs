@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::{definition::MemorySchedule, flow_keys::MemoryFlows, sorted_set::SortedSet};
+use super::{definition::MemorySchedule, flow_keys::MemoryFlows, history::MemoryHistory, sorted_set::SortedSet};
 use crate::{
     message::{Ending, FlowLimits, LogRecord, NewMessage, RouteLimits, State, StoredMessage, codec},
     store::FailedAttempt,
@@ -52,6 +52,7 @@ pub struct MemoryPartition {
     /// The groups of live ids that have one.
     pub groups: BTreeMap<String, String>,
     pub schedules: BTreeMap<String, MemorySchedule>,
+    pub history: MemoryHistory,
 }
 
 /// The route's settings as they apply to one partition.
@@ -66,6 +67,8 @@ pub struct PartitionSettings {
     pub flow: Option<FlowLimits>,
     /// Dead letters are forwarded.
     pub forwards: bool,
+    /// Maximum age of an end in the history, in milliseconds, and maximum number of ends; `None`: no history.
+    pub history: Option<(u64, u64)>,
 }
 
 impl MemoryPartition {

@@ -61,8 +61,11 @@ impl RedisStore {
             &keys.groups,
             &keys.grouped,
         ];
-        let mut call =
-            script::BURY.keys(&route.with_outbox_and_flow(all, keys)).arg(self.layout(partition)?).arg(death.failures);
+        let mut call = script::BURY
+            .keys(&route.with_outbox(all, keys))
+            .arg(self.layout(partition)?)
+            .arg(death.failures)
+            .arg(route.history_settings());
         for (message, error) in batch {
             let text = format!("{}: {}", death.reason.as_str(), kept(error));
             let metadata = route.settings.with_flow(&message.metadata);

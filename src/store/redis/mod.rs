@@ -18,6 +18,7 @@ mod forward;
 mod generations;
 mod groups;
 mod growth;
+mod history;
 mod keys;
 mod packed;
 mod pending;
@@ -41,6 +42,7 @@ pub use engine::MAX_ERROR_BYTES;
 pub use external::{ExternalDue, ExternalEntry, ExternalPlace, MoveOutcome, MovedEntry, PendingCapacity};
 pub use forward::{HOLD, Outbox, Outgoing, Turn};
 pub use groups::{CancelledGroup, GroupMember, GroupMembers};
+pub use history::{EndPlace, EndsPage};
 pub use keys::DelayQueueKeys;
 pub use read::{HORIZONS, Listed, PartitionForecast, PartitionStats};
 pub use repartition::{Carried, Moved};
@@ -147,10 +149,22 @@ impl StoreRoute {
         all
     }
 
-    /// Like `with_flow`, with the outbox of a route that forwards its dead letters: for scripts that make messages dead.
-    fn with_outbox_and_flow<'a>(&self, mut all: Vec<&'a str>, keys: &'a PartitionKeys) -> Vec<&'a str> {
-        all.extend(self.settings.forwards.then_some(&*keys.outbox));
+    /// Like `with_flow`, with the keys of the history before those of the flows: for scripts that end messages.
+    fn with_history<'a>(&self, mut all: Vec<&'a str>, keys: &'a PartitionKeys) -> Vec<&'a str> {
+        all.extend(self.settings.history.iter().flat_map(|_| [&*keys.history, &keys.ended]));
         self.with_flow(all, keys)
+    }
+
+    /// Like `with_history`, with the outbox of a route that forwards its dead letters first: for scripts that make
+    /// messages dead.
+    fn with_outbox<'a>(&self, mut all: Vec<&'a str>, keys: &'a PartitionKeys) -> Vec<&'a str> {
+        all.extend(self.settings.forwards.then_some(&*keys.outbox));
+        self.with_history(all, keys)
+    }
+
+    /// The limits of the history as lua/include/history.lua reads them; empty without a history.
+    fn history_settings(&self) -> String {
+        self.settings.history_shares().map_or_else(String::new, |(age, max)| format!("{max} {age}"))
     }
 
     /// Whether the flows of the route are ordered.

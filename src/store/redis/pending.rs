@@ -15,20 +15,21 @@ const SCANNED: usize = 10;
 impl RedisStore {
     /// Cancels pending messages of `partition`: the named ones (at most `MAX_BATCH`), or those due first; at most
     /// `limit` and `MAX_BATCH`. Returns the number of cancelled messages, and how many of the requested ones are still
-    /// pending. `dry_run` only counts, at most `limit`.
+    /// pending. `dry_run` only counts, at most `limit`. `by`: the name of the token that cancels.
     pub async fn purge_pending(
         &self,
         partition: &Partition,
         ids: Option<&[MessageId]>,
         limit: u64,
         dry_run: bool,
+        by: Option<&str>,
     ) -> Result<(u64, u64), StoreError> {
         if ids.is_some_and(<[_]>::is_empty) {
             return Ok((0, 0));
         }
         self.pull(partition, ids.into_iter().flatten()).await?;
         let limit = if dry_run { limit } else { limit.min(MAX_BATCH as u64) };
-        let mut call = self.purge_call(partition, limit, dry_run)?.arg(if ids.is_some() { "ids" } else { "all" });
+        let mut call = self.purge_call(partition, limit, dry_run, by)?.arg(if ids.is_some() { "ids" } else { "all" });
         for id in ids.into_iter().flatten() {
             call = call.arg(id.as_str());
         }
@@ -36,10 +37,16 @@ impl RedisStore {
     }
 
     /// Begins a call of `lua/purge_pending.lua`; the selection must follow.
-    pub(super) fn purge_call(&self, partition: &Partition, limit: u64, dry_run: bool) -> Result<Call, StoreError> {
+    pub(super) fn purge_call(
+        &self,
+        partition: &Partition,
+        limit: u64,
+        dry_run: bool,
+        by: Option<&str>,
+    ) -> Result<Call, StoreError> {
         let keys = self.keys(partition)?;
         let route = self.route(&partition.route)?;
-        let all = route.with_flow(
+        let all = route.with_history(
             vec![
                 keys.pending.as_str(),
                 &keys.unack,
@@ -61,7 +68,9 @@ impl RedisStore {
             .arg(route.settings.keep_millis())
             .arg(route.settings.kept_by_partition())
             .arg(limit)
-            .arg(u8::from(dry_run)))
+            .arg(u8::from(dry_run))
+            .arg(route.history_settings())
+            .arg(by.unwrap_or_default()))
     }
 
     /// Makes messages pending that have a body but are in no set; each call checks some bodies. Returns the number of

@@ -3,7 +3,13 @@
 use bytes::Bytes;
 use redis::Value;
 
-use super::{MAX_BATCH, MAX_BODIES_BYTES, RedisStore, dead::filtered, reply::{Failure, Reply}, script, unless_closed};
+use super::{
+    MAX_BATCH, MAX_BODIES_BYTES, RedisStore,
+    dead::filtered,
+    history::ends_of,
+    reply::{Failure, Reply},
+    script, unless_closed,
+};
 use crate::{
     message::{Ended, Ending, MessageId, State, codec},
     store::{Filter, Found, PARKED, Partition, Pause, Snapshot, StoreError},
@@ -65,13 +71,14 @@ impl RedisStore {
     pub async fn get(&self, partition: &Partition, id: &MessageId) -> Result<Option<Found>, StoreError> {
         let route = self.route(&partition.route)?;
         let mut found = self.get_from(partition, &self.layout(partition)?, id).await?;
-        if let (None, Some(former)) = (&found, route.former()) {
-            let former = partition.among(former, id);
-            found = self.get_from(&former, "", id).await?;
-            if found.is_none() {
-                // The message can have been moved between the two calls.
-                found = self.get_from(partition, "", id).await?;
+        let is_live = |found: &Option<Found>| matches!(found, Some(Found::Live { .. }));
+        if let (false, Some(former)) = (is_live(&found), route.former()) {
+            let former = self.get_from(&partition.among(former, id), "", id).await?;
+            if former.is_some() {
+                return Ok(former);
             }
+            // The message can have been moved between the two calls.
+            found = self.get_from(partition, "", id).await?;
         }
         Ok(found)
     }
@@ -79,37 +86,40 @@ impl RedisStore {
     /// `layout`: the layout that the partition must be open with; `""`: any.
     async fn get_from(&self, partition: &Partition, layout: &str, id: &MessageId) -> Result<Option<Found>, StoreError> {
         let keys = self.any_keys(partition);
-        let reply: Option<Vec<Value>> = script::GET
-            .keys(&[
-                &keys.pending,
-                &keys.unack,
-                &keys.messages,
-                &keys.errors,
-                &keys.dead,
-                &keys.remembered,
-                &keys.paused,
-                &keys.route,
-            ])
-            .arg(layout)
-            .arg(id.as_str())
-            .arg(self.route(&partition.route)?.settings.keep_millis())
-            .run(&self.listings)
-            .await
-            .map_err(unless_closed)?;
-        let Some(reply) = reply else { return Ok(None) };
+        let mut all = vec![
+            keys.pending.as_str(),
+            &keys.unack,
+            &keys.messages,
+            &keys.errors,
+            &keys.dead,
+            &keys.remembered,
+            &keys.paused,
+            &keys.route,
+        ];
+        let settings = &self.route(&partition.route)?.settings;
+        all.extend(settings.history.iter().flat_map(|_| [&*keys.history, &keys.ended]));
+        let call = script::GET.keys(&all).arg(layout).arg(id.as_str()).arg(settings.keep_millis());
+        let reply: Vec<Value> = call.run(&self.listings).await.map_err(unless_closed)?;
         let mut reply = Reply::from(reply);
+        let (ends, now) = ends_of(&mut reply, id, settings.history_shares().map(|(age, _)| age))?;
+        if reply.is_done() {
+            return Ok((!ends.is_empty()).then_some(Found::Ended { remembered: None, ends }));
+        }
         let text = reply.text()?;
         let state = match text.as_str() {
             "pending" => State::Pending,
             "unack" => State::Unack,
             other => match Ending::parse(other) {
-                Some(ending) => return Ok(Some(Found::Ended(Ended { ending, at: reply.millis()? }))),
+                Some(ending) => {
+                    let remembered = Some(Ended { ending, at: reply.millis()? });
+                    return Ok(Some(Found::Ended { remembered, ends }));
+                }
                 None => State::Dead,
             },
         };
         let score = reply.integer()?;
         let snapshot = Box::new(snapshot(id.clone(), state, score, reply.failure()?, &reply.bytes()?));
-        Ok(Some(Found::Live { snapshot, now: reply.millis()?, paused: reply.flag()? }))
+        Ok(Some(Found::Live { snapshot, now, paused: reply.flag()?, ends }))
     }
 
     /// Up to `limit` (1 to 1000) matching messages behind `after`; fewer, but at least one, if they take more than

@@ -24,7 +24,7 @@ async fn a_flow_that_waits_for_capacity_stays_open_since_its_time_and_is_overdue
     bench.set("claim, flows").await;
     // The due messages go first: only the flow with an open gate and a parked message is left.
     store
-        .purge_pending(&partition(), Some(&["due", "failed", "suspect", "orphan"].map(id)), 9, false)
+        .purge_pending(&partition(), Some(&["due", "failed", "suspect", "orphan"].map(id)), 9, false, None)
         .await
         .expect("purged");
     let stats = store.stats(&partition()).await.expect("numbers");

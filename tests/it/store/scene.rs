@@ -9,10 +9,10 @@ use bytes::Bytes;
 use punctual::{
     message::{Cancellation, DeadLimits, DeadReason, LogRecord, Metadata, NewMessage, OnConflict, Remember, State},
     store::{
-        ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Death, Expiry, FailedAttempt, FieldChange, Filter, FlowChange,
-        Lease, NewDue, PARKED, Partition, Rescheduled, Selection, Sent, Settlement, Store, StoreError, Suspects, Token,
-        Transfer,
-        redis::{Outgoing, RedisStore, RegistrationError, Turn},
+        ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Death, Expiry, FailedAttempt, FieldChange, Filter,
+        FlowChange, Lease, NewDue, PARKED, Partition, Rescheduled, Selection, Sent, Settlement, Store, StoreError,
+        Suspects, Token, Transfer,
+        redis::{EndPlace, Outgoing, RedisStore, RegistrationError, Turn},
     },
     time::{Due, UnixMillis},
 };
@@ -22,7 +22,7 @@ use super::{
     bench::{Bench, MAX_PAYLOAD, id, later},
     content::{FAR_AHEAD, GROUP, HELD_UNTIL, HOLDER, LATE, LONG_AGO, rows, rows_with_flows, rows_with_groups},
     external,
-    operation::{FAR, remember},
+    operation::{BY, FAR, remember},
     rows::{PREFIX, key, write},
     schedules,
 };
@@ -64,7 +64,8 @@ impl Bench {
             let (limits, shares) = match route {
                 "three" => (r#","limits":{"messages":13,"bytes":330}"#, " 4 110 0"),
                 "off" => (r#","limits":{"delay":3600001}"#, " 0 0 3600001"),
-                ROUTE if ["flows", "ordered"].contains(&kind) => ("", " flow"),
+                ROUTE if ["flows", "ordered"].contains(&kind) => ("", " history 3600000 1 flow"),
+                ROUTE => ("", " history 3600000 1"),
                 _ => ("", ""),
             };
             let text =
@@ -83,7 +84,10 @@ impl Bench {
             );
             pipe.hset(&routes, ROUTE, text).set(key(&partition(), "route"), "1 2 0 0 0");
             for partition in Partition::all(&ROUTE.into(), 2) {
-                pipe.set(key(&partition, "route"), format!("1m 2 {} {MAX_PAYLOAD} {keep}", partition.index));
+                pipe.set(
+                    key(&partition, "route"),
+                    format!("1m 2 {} {MAX_PAYLOAD} {keep} history 3600000 1", partition.index),
+                );
             }
         }
         if scene != "transfer to a new list" {
@@ -163,6 +167,7 @@ impl Bench {
             }
             "transfer" | "transfer to a new list" => {
                 let transfer = |(lease, list): (Lease, &str)| Transfer {
+                    record: None,
                     value: lease.id.to_string().into(),
                     lease,
                     list: list.into(),
@@ -202,13 +207,15 @@ impl Bench {
             "get" => drop(store.get(&partition, &id("dead")).await?),
             "list" => drop(store.list(&partition, State::Dead, &Filter::default(), 10, u64::MAX, None).await?),
             "summary" => drop(store.summary(&partition, &Filter::default(), None).await?),
+            "list ends" => drop(store.ends(&partition, EndPlace::UpTo(UnixMillis::default()), 10).await?),
+            "trim" => assert_eq!(store.trim_history(&partition).await?, (4, true)),
             "forecast" => drop(store.forecast(&partition, None, 60_000, 10).await?),
             "stats" => drop(store.stats(&partition).await?),
             scene if OF_OUTBOX.contains(&scene) => forward(&store, &partition, scene).await?,
             "purge all" => act_on_dead(&store, DeadAction::Purge, &all_dead(), false).await?,
             "purge some" => act_on_dead(&store, DeadAction::Purge, &some_dead(), false).await?,
             "purge no dead" => act_on_dead(&store, DeadAction::Purge, &all_dead(), true).await?,
-            "purge all pending" => drop(store.purge_pending(&partition, None, 3, false).await?),
+            "purge all pending" => drop(store.purge_pending(&partition, None, 3, false, BY).await?),
             "purge some pending" => {
                 let named = ["failed", "unknown", "held", "dead", "failed", "later", "due", "orphan"].map(id);
                 let named = if waiting == "failed" {
@@ -216,9 +223,9 @@ impl Bench {
                 } else {
                     vec![id("parked"), id("failed"), id("parked-too")]
                 };
-                store.purge_pending(&partition, Some(&named), 3, false).await?;
+                store.purge_pending(&partition, Some(&named), 3, false, BY).await?;
             }
-            "purge nothing" => drop(store.purge_pending(&partition, None, 3, true).await?),
+            "purge nothing" => drop(store.purge_pending(&partition, None, 3, true, BY).await?),
             "evict" => {
                 let limits = DeadLimits { max_age: Some(Duration::from_mins(1)), max_count: Some(1) };
                 store.evict(&partition, limits).await?;
@@ -230,13 +237,19 @@ impl Bench {
             "schedule" => drop(store.schedule(&partition, &batch(kind)).await?),
             of if of.starts_with("produce") => return self.produced(grouped(kind, to_produce(of, waiting))).await,
             "move" | "begin to move" | "end the move" => self.change_partitions(scene).await?,
+            "rights" | "registered" | "register" | "repartition" => self.register(scene).await?,
+            other => return steer(&store, other).await,
+        }
+        Ok(())
+    }
+
+    async fn register(&self, scene: &str) -> Result<(), StoreError> {
+        match scene {
             "rights" => self.store.check_rights().await.expect("all rights"),
             "registered" => assert!(self.store.is_registered().await?),
-            "register" | "repartition" => {
-                // Another largest payload, or another number of partitions of an empty route: something to write.
-                registered(if scene == "register" { &self.other } else { &self.repartitioned }).await?;
-            }
-            other => return steer(&store, other).await,
+            // Another largest payload, or another number of partitions of an empty route: something to write.
+            "register" => registered(&self.other).await?,
+            _ => registered(&self.repartitioned).await?,
         }
         Ok(())
     }
@@ -316,7 +329,7 @@ async fn steer(store: &RedisStore, scene: &str) -> Result<(), StoreError> {
         }
         "pause a flow" => assert!(store.pause_flow(&partition, "b", "ops", "why").await?),
         "look at a group" => drop(store.messages_of_group(&partition, GROUP, None, 10, u64::MAX).await?),
-        "cancel a group" => drop(store.cancel_group(&partition, GROUP, None, 10).await?),
+        "cancel a group" => drop(store.cancel_group(&partition, GROUP, None, 10, BY).await?),
         "move a message of a group" => {
             let only = (GROUP, super::operation::never());
             let moved = store.reschedule_if(&partition, &id("failed"), NewDue::By(7), Some(only)).await?;
@@ -454,7 +467,7 @@ pub fn record(offset: u64) -> LogRecord {
 }
 
 fn cancelled(text: &str) -> Cancellation {
-    Cancellation { id: id(text), record: Some(record(8)), unseen: true, keep_dead: false }
+    Cancellation { id: id(text), record: Some(record(8)), unseen: true, keep_dead: false, by: BY.map(str::to_owned) }
 }
 
 fn read_from(offset: u64, message: NewMessage) -> NewMessage {

@@ -97,7 +97,8 @@ pub async fn act(store: &RedisStore, scene: &str) -> Result<(), StoreError> {
         "list schedules" => return store.schedules(&partition).await.map(drop),
         "end occurrences" => return end(store, &partition).await,
         "transfer an occurrence" => {
-            let transfer = |name| Transfer { lease: lease(name), list: LISTS[0].into(), value: "x".into() };
+            let transfer =
+                |name| Transfer { lease: lease(name), list: LISTS[0].into(), value: "x".into(), record: None };
             return store.transfer(&partition, &[transfer("flying"), transfer("gone")]).await.map(drop);
         }
         other => panic!("no scene `{other}`"),
