@@ -135,7 +135,9 @@ async fn change_pending(
     }
     let deadline = api.end_of_work(deadline);
     let (limit, dry_run) = (*limit, *dry_run);
-    let work = PendingWork { action: *action, selection, before: *before, limit, dry_run, deadline };
+    let by = caller.by();
+    let by = by.as_deref();
+    let work = PendingWork { action: *action, selection, before: *before, limit, dry_run, deadline, by };
     let (mut bulk, mut refused) = (Bulk::default(), Vec::new());
     let result = api.queue.change_pending(route, &work, cursor.as_deref(), &mut bulk, &mut refused).await;
     let Json(bulk) = ended(caller, call, route, &audit::shown(selection), dry_run, bulk, result)?;

@@ -13,15 +13,13 @@ use serde_json::{Value, json};
 use super::{
     auth::Grant,
     deadline::Deadline,
+    ended,
     messages::shown_waits,
     problem::Problem,
     shown::{self, Payload},
     state::Api,
 };
-use crate::{
-    message::{Ended, MessageId},
-    store::Found,
-};
+use crate::{message::MessageId, store::Found};
 
 /// Routes that are asked at once.
 const ASKED_AT_ONCE: usize = 16;
@@ -44,13 +42,14 @@ pub async fn find(
     let (mut messages, mut failed) = (Vec::new(), Vec::new());
     while let Some((route, answer)) = asked.next().await {
         match answer {
-            Ok(Some(Found::Live { snapshot, now, paused })) => {
+            Ok(Some(Found::Live { snapshot, now, paused, ends })) => {
                 let waits = shown_waits(&api, &grant, &route, &snapshot, now, paused);
-                let json = shown::pieces(&route, &snapshot, &waits, Payload::LeftOut).collect::<Vec<_>>().concat();
+                let json =
+                    shown::pieces(&route, &snapshot, (&waits, &ends), Payload::LeftOut).collect::<Vec<_>>().concat();
                 messages.push(serde_json::from_slice::<Value>(&json).expect("JSON"));
             }
-            Ok(Some(Found::Ended(Ended { ending, at }))) => {
-                messages.push(json!({ "id": id.as_str(), "route": route, "state": ending, "ended_at": at }));
+            Ok(Some(Found::Ended { remembered, ends })) => {
+                messages.extend(ended::json_of(&route, &id, remembered, &ends));
             }
             Ok(None) => {}
             Err(error) => failed.push(json!({ "route": route, "error": error.to_string() })),

@@ -39,19 +39,6 @@ use crate::{
 /// Bytes of a stored message in addition to payload and metadata.
 const STORED_OVERHEAD_BYTES: usize = 64;
 
-/// The settings of a route that its scripts need.
-fn stored(name: &Arc<str>, route: &RouteConfig, config: &Config) -> RouteSettings {
-    RouteSettings {
-        name: name.clone(),
-        partitions: route.partitions,
-        max_payload: config.server.max_payload,
-        remember: route.remember,
-        limits: route.limits,
-        flow: route.flow.clone(),
-        forwards: route.forward.is_some(),
-    }
-}
-
 /// Bytes of the largest message as it is stored.
 pub fn largest_message(config: &Config) -> u64 {
     (config.server.max_payload + MAX_METADATA_BYTES + STORED_OVERHEAD_BYTES) as u64
@@ -74,6 +61,28 @@ pub struct Instance {
     pub waiting: Waiting,
     clock: Arc<RedisClock>,
     reachability: Vec<(String, Reachability)>,
+}
+
+/// The settings of all routes for a store.
+fn settings_of(names: &BTreeMap<Arc<str>, &RouteConfig>, max_payload: usize) -> Vec<RouteSettings> {
+    let settings = names.iter().map(|(name, route)| RouteSettings {
+        name: name.clone(),
+        partitions: route.partitions,
+        max_payload,
+        remember: route.remember,
+        limits: route.limits,
+        flow: route.flow.clone(),
+        forwards: route.forward.is_some(),
+        history: route.history,
+    });
+    settings.collect()
+}
+
+/// Host and process, as an operator finds an instance.
+fn instance_name() -> Arc<str> {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host: String = host.trim().chars().filter(char::is_ascii_graphic).collect();
+    format!("{}:{}", if host.is_empty() { "localhost" } else { &host }, std::process::id()).into()
 }
 
 impl Instance {
@@ -103,8 +112,9 @@ impl Instance {
         let of_forwarders = forwarders.iter().map(|one| (one.route.clone(), one.signal.clone()));
         let burials = forwarder::signals(of_janitors.chain(of_forwarders));
         let file = FileSchedules { schedules: config.schedules.clone(), revision: config.schedules_revision };
-        let settings = || names.iter().map(|(name, route)| stored(name, route, config)).collect::<Vec<_>>();
+        let settings = || settings_of(&names, config.server.max_payload);
 
+        let name_of_instance = instance_name();
         let mut wakes = backend.wakes();
         let routes = names
             .iter()
@@ -128,8 +138,10 @@ impl Instance {
                     window: route.window.clone(),
 
                     has_flows: route.flow.is_some(),
+                    keeps_history: route.history.is_some(),
                     target: running_sinks[&*route.sink].target(),
                     spans: spans.clone(),
+                    instance: name_of_instance.clone(),
                 }
             })
             .collect();

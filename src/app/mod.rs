@@ -4,6 +4,7 @@ pub mod backend;
 mod clock;
 pub mod embedded;
 pub mod forwarder;
+mod historian;
 mod instance;
 mod janitor;
 mod keeper;

@@ -1,4 +1,4 @@
-//! The work beside deliveries: dead letters are evicted, lost messages restored, routes moved, and schedules set.
+//! The work beside deliveries: dead letters and old ends are evicted, lost messages restored, routes moved, and schedules set.
 
 use std::sync::Arc;
 
@@ -6,6 +6,7 @@ use tokio::sync::watch;
 
 use super::{
     forwarder::{self, Forwarder},
+    historian,
     janitor::{self, Janitor},
     mover, restorer,
     schedules::{self, FileSchedules},
@@ -35,6 +36,7 @@ impl Upkeep {
         tokio::join!(
             janitor::run(self.janitors, store.clone(), incidents.clone(), stop.clone()),
             forwarder::run(self.forwarders, store.clone(), queue.clone(), stop.clone()),
+            historian::run(self.partitions.clone(), store.clone(), stop.clone()),
             restorer::run(self.partitions, store.clone(), stop.clone()),
             mover::run(store, incidents, stop.clone()),
             schedules::run(self.file, queue, registered, stop),

@@ -28,6 +28,7 @@ const REDRIVEN: &str = "punctual_messages_redriven_total";
 const DEAD_EVICTED: &str = "punctual_dead_evicted_total";
 const DEAD_FORWARDED: &str = "punctual_dead_forwarded_total";
 const DEAD_UNFORWARDED: &str = "punctual_dead_unforwarded";
+const HISTORY: &str = "punctual_history_entries";
 const PURGED: &str = "punctual_messages_purged_total";
 const RELEASED: &str = "punctual_messages_released_total";
 pub const FAILURES: &str = "punctual_delivery_failures_total";
@@ -99,6 +100,7 @@ pub fn describe() {
         "Dead messages deleted by `dead.max_age` or `dead.max_count` of their route, by reason"
     );
     describe_counter!(DEAD_FORWARDED, "Dead messages forwarded to the route of `dead.forward`");
+    describe_gauge!(HISTORY, "Ended messages that are kept");
     describe_gauge!(DEAD_UNFORWARDED, "Dead messages that are not forwarded yet");
     describe_counter!(RELEASED, "Claims given back unsent or undecided, nothing counted");
     describe_counter!(FAILURES, "Attempts that were not confirmed, by kind");
@@ -232,6 +234,11 @@ pub fn dead_evicted(route: &str, reason: &'static str, count: u64) {
 
 pub fn dead_forwarded(route: &str, count: u64) {
     counter!(DEAD_FORWARDED, "route" => route.to_owned()).increment(count);
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+pub fn history_entries(route: &str, count: u64) {
+    gauge!(HISTORY, "route" => route.to_owned()).set(count as f64);
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]

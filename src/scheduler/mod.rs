@@ -85,7 +85,17 @@ impl Scheduler {
         let started = Instant::now();
         // A process has suspects of only one claim in flight: if it crashes, the cause is among few messages.
         let suspects = Arc::new(Semaphore::new(1));
-        let active = |RouteSetup { route: name, partitions, policy, window, has_flows, target, spans }| {
+        let active = |RouteSetup {
+                          route: name,
+                          partitions,
+                          policy,
+                          window,
+                          has_flows,
+                          keeps_history,
+                          target,
+                          spans,
+                          instance: instance_name,
+                      }| {
             let breaker = target.breaker();
             breaker.join(policy.max_in_flight, incidents);
             let messages = u32::try_from(policy.max_in_flight).unwrap_or(u32::MAX);
@@ -101,6 +111,8 @@ impl Scheduler {
                 spans,
                 store: Arc::clone(store),
                 instance,
+                instance_name,
+                keeps_history,
                 suspects: Arc::clone(&suspects),
                 max_sleep,
                 started,
