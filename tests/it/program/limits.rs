@@ -69,7 +69,7 @@ async fn the_oldest_dead_letters_are_evicted_counted_and_logged() {
         client.schedule("all", &json!({ "id": format!("{n}"), "payload": "x" }).to_string()).await;
     }
     let dead = async || {
-        let listed = client.call("GET", "/v1/routes/web/messages?state=dead", "").await.json;
+        let listed = client.call("GET", "/v1/routes/web/messages?state=dead&order=asc", "").await.json;
         let ids = listed["messages"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap().to_owned());
         ids.collect::<Vec<_>>()
     };
