@@ -23,7 +23,7 @@ local function block_after(at, low, high)
   return low
 end
 
-local following, first = state_of(redis.call('HGET', history.ended, ''))
+local following, first = state_of(redis.call('HGET', history.blocks, ''))
 local from, to = first / BLOCK, math.ceil(following / BLOCK)
 local at = string.match(place, '^@(%d+)$')
 if at then

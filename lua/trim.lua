@@ -9,18 +9,19 @@ local history = { blocks = KEYS[1], ended = KEYS[2] }
 local all = { { { 'UNLINK', KEYS[1], KEYS[2] }, {} } }
 if ARGV[1] == '' then return commit(all) or { 0, 0 } end
 limited_history(history, ARGV[1])
-local following, first, last = state_of(redis.call('HGET', history.ended, ''))
-redis.call('HLEN', history.blocks)
+local text = redis.call('HGET', history.blocks, '')
+local following, first, last = state_of(text)
+redis.call('ZCARD', history.ended)
 local oldest = math.floor(clock() / 1000) - history.age
 if last < oldest then return commit(all) or { 0, 0 } end
-local numbers, texts = old_blocks(history, first, following, history.max, oldest, math.floor(following / BLOCK))
+local numbers, texts = old_blocks(history, first, following, oldest, math.floor(following / BLOCK))
 if #numbers == 0 then return { following - first, 0 } end
-local kept_from = first + #numbers * BLOCK
+local kept_from = first / BLOCK + #numbers
 -- The first write needs no memory: at maxmemory Redis refuses only the first write of a script.
-local steps = { { { 'HDEL', history.blocks, '' }, {} } }
-local state = string.format('%.0f %.0f %.0f', following, kept_from, last)
-put(steps, { 'HSET', history.ended, '', state }, { redis.call('HGET', history.ended, '') })
-delete_blocks(steps, history, first, numbers, texts, {})
+local steps = { { { 'ZREM', history.ended, '' }, {} } }
+local state = string.format('%.0f %.0f %.0f', following, kept_from * BLOCK, last)
+put(steps, { 'HSET', history.blocks, '', state }, { text })
+delete_blocks(steps, history, numbers, texts, kept_from)
 local failed = commit(steps)
 if failed then return failed end
-return { following - kept_from, 1 }
+return { following - kept_from * BLOCK, 1 }

@@ -65,7 +65,7 @@ pub async fn list(session: &Session<'_>, arguments: ListArguments) -> Result<(),
         State::Retrying => ("retrying", &["id", "deliver_at", "attempts", "last_error"][..]),
         State::Unack => ("unack", &["id", "due", "attempts", "last_error"][..]),
         State::Dead => ("dead", DEAD_COLUMNS),
-        State::Ended => ("ended", &["id", "outcome", "ended_at", "attempts", "late", "result"][..]),
+        State::Ended => ("ended", &["id", "outcome", "ended_at", "attempts", "lateness", "answer"][..]),
     };
     let ListArguments { route, filter, page, .. } = &arguments;
     Listing::page(route, state, filter, page).show(session, columns).await
@@ -293,12 +293,12 @@ pub fn titled(columns: &[&str], rows: &[Vec<String>]) -> String {
     table::text(&header, rows)
 }
 
-/// Text of a field; `late` and `result` are made of the fields of a message that ended.
+/// Text of a field; `lateness` and `answer` are made of the fields of a message that ended.
 pub fn cell(entry: &Value, name: &str) -> String {
     let value = match name {
-        "late" => return entry["late_ms"].as_u64().map_or_else(|| "-".to_owned(), |late| format!("{late} ms")),
-        "result" if entry["error"].is_string() => &entry["error"],
-        "result" => &entry["status"],
+        "lateness" => return entry["late_ms"].as_u64().map_or_else(|| "-".to_owned(), |late| format!("{late} ms")),
+        "answer" if entry["error"].is_string() => &entry["error"],
+        "answer" => &entry["status"],
         name => &entry[name],
     };
     match value {

@@ -69,7 +69,7 @@ fn shown(message: &Value) -> String {
     let mut take = |name: &str| rest.as_object_mut().and_then(|fields| fields.remove(name)).unwrap_or_default();
     let tables = [
         (take("attempt_log"), &["at", "outcome", "status", "duration_ms", "instance", "error"][..]),
-        (take("history"), &["ended_at", "outcome", "attempts", "late", "result", "scheduled_by", "cancelled_by"]),
+        (take("history"), &["ended_at", "outcome", "attempts", "lateness", "answer", "scheduled_by", "cancelled_by"]),
     ];
     let mut text = fields(&rest, &FIRST);
     for ((entries, columns), title) in tables.iter().zip(["failed attempts", "ends, the latest first"]) {

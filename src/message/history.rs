@@ -12,6 +12,8 @@ use crate::time::UnixMillis;
 const STATUS: u8 = 20;
 const ERROR: u8 = 21;
 const ENDED_BY: u8 = 22;
+/// Block of the end before of the same id; the last field.
+const LINK: u8 = 23;
 
 /// Maximum bytes of an error.
 const MAX_ERROR: usize = 200;
@@ -133,17 +135,36 @@ impl EndRecord {
         entry.freeze()
     }
 }
+/// `entry` with a link to the block of the end before of the same id.
+pub fn linked(entry: &Bytes, block: u64) -> Bytes {
+    let mut linked = BytesMut::from(&entry[..]);
+    linked.put_slice(&[LINK, 8]);
+    linked.put_u64(block);
+    let length = u16::try_from(linked.len() - 2).expect("labels, errors and names are bounded");
+    linked[..2].copy_from_slice(&length.to_be_bytes());
+    linked.freeze()
+}
+
 /// The ends in a stored block. Those behind a damaged one are left out.
 pub fn parse_block(mut block: Bytes) -> Vec<EndedMessage> {
     let mut ends = Vec::new();
-    while let Some(end) = parse(&mut block) {
-        ends.push(end);
+    while let (Some(ended), Ok(count)) = (millis(&mut block), block.try_get_u8()) {
+        for _ in 0..count {
+            let Some(end) = parse(ended, &mut block) else { return ends };
+            ends.push(end);
+        }
     }
     ends
 }
 
-fn parse(block: &mut Bytes) -> Option<EndedMessage> {
-    let ended = millis(block)?;
+/// An end with its time in front of its entry.
+pub fn parse_end(mut end: Bytes) -> Option<EndedMessage> {
+    let ended = millis(&mut end)?;
+    parse(ended, &mut end)
+}
+
+/// Removes an entry from the front of `block`.
+fn parse(ended: UnixMillis, block: &mut Bytes) -> Option<EndedMessage> {
     let length = usize::from(block.try_get_u16().ok()?);
     let mut entry = (length <= block.len()).then(|| block.split_to(length))?;
     let number = entry.try_get_u8().ok()?;
@@ -177,7 +198,7 @@ fn parse(block: &mut Bytes) -> Option<EndedMessage> {
             ENDED_BY => end.cancelled_by = Some(text),
             STATUS => end.status = text.parse().ok(),
             ERROR => end.error = Some(text),
-            // A later release wrote it.
+            // A link, or a field that a later release wrote.
             _ => {}
         }
     }
@@ -210,8 +231,11 @@ mod tests {
 
     fn block(entries: &[Bytes]) -> Bytes {
         let mut block = BytesMut::new();
-        for entry in entries {
-            block.put_u64(3000);
+        for (n, entry) in entries.iter().enumerate() {
+            if n % 2 == 0 {
+                block.put_u64(3000);
+                block.put_u8(u8::try_from(entries.len() - n).unwrap().min(2));
+            }
             block.put_slice(entry);
         }
         block.freeze()
@@ -237,10 +261,15 @@ mod tests {
     #[test]
     fn a_damaged_block_ends_before_the_damage() {
         let entry = EndRecord::of(&body(), 0).entry(EndOutcome::Replaced, "a", 0, None, None);
-        let whole = block(&[entry.clone(), entry]);
+        let whole = block(&[linked(&entry, 7), entry.clone(), entry.clone()]);
+        assert_eq!(parse_block(whole.clone()).len(), 3);
+        let first = 9 + entry.len() + 10;
         for cut in 0..whole.len() {
             let ends = parse_block(whole.slice(..cut));
-            assert_eq!(ends.len(), usize::from(cut >= whole.len() / 2), "cut at {cut}");
+            let expected = usize::from(cut >= first) + usize::from(cut >= first + entry.len());
+            assert_eq!(ends.len(), expected, "cut at {cut}");
         }
+        let alone = [&3000_u64.to_be_bytes()[..], &linked(&entry, 7)].concat();
+        assert_eq!(parse_end(alone.into()).map(|end| end.id.to_string()).as_deref(), Some("a"));
     }
 }

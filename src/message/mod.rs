@@ -16,7 +16,7 @@ pub use self::{
     forwarded::{DeadLetter, Forwarding},
     group::check_group,
     headers::{Header, HeaderValue, Headers},
-    history::{EndOutcome, EndRecord, EndedMessage, HistoryLimits, parse_block},
+    history::{EndOutcome, EndRecord, EndedMessage, HistoryLimits, linked, parse_block, parse_end},
     limits::{DeadLimits, Limit, RouteLimits},
     origin::Origin,
     properties::Properties,

@@ -1,8 +1,10 @@
 //! The history of a partition (lua/include/history.lua).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
+
+use crate::message::linked;
 
 /// Ends of a block.
 pub const BLOCK: u64 = 16;
@@ -44,10 +46,19 @@ impl MemoryHistory {
             }
             blocks += 1;
         }
+        let mut newest = BTreeMap::new();
+        for (number, (_, id, _)) in (self.first..).zip(&self.ends) {
+            newest.insert(id.clone(), number / BLOCK);
+        }
+        let following = self.following();
         self.ends.drain(..usize::try_from(blocks * BLOCK).expect("few"));
         self.first += blocks * BLOCK;
         self.last = now;
         let kept = ends.into_iter().skip(usize::try_from(skipped).expect("few"));
-        self.ends.extend(kept.map(|(id, entry)| (now, id, entry)));
+        for (number, (id, entry)) in (following..).zip(kept) {
+            let former = newest.insert(id.clone(), number / BLOCK);
+            let entry = former.map_or(entry.clone(), |block| linked(&entry, block));
+            self.ends.push_back((now, id, entry));
+        }
     }
 }

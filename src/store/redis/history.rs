@@ -1,15 +1,10 @@
 //! The history of a route: what became of its messages.
 
-use bytes::Bytes;
 use redis::Value;
 
-use super::{
-    RedisStore,
-    reply::{Reply, unexpected},
-    script,
-};
+use super::{RedisStore, reply::Reply, script};
 use crate::{
-    message::{EndedMessage, MessageId, parse_block},
+    message::{EndedMessage, MessageId, parse_block, parse_end},
     store::{Partition, StoreError},
     time::UnixMillis,
 };
@@ -111,11 +106,7 @@ pub(super) fn ends_of(
     let (count, now) = (reply.count()?, reply.millis()?);
     let mut ends = Vec::new();
     for _ in 0..count {
-        let (place, block): (usize, Bytes) = (reply.count()? as usize, reply.bytes()?);
-        if place >= BLOCK {
-            return Err(unexpected("a place in a block", None));
-        }
-        let end = parse_block(block).into_iter().nth(place).filter(|end| end.id == *id);
+        let end = parse_end(reply.bytes()?).filter(|end| end.id == *id);
         ends.extend(end.filter(|end| end.ended.get().saturating_add(age.unwrap_or(0)) >= now.get()));
     }
     Ok((ends, now))

@@ -83,7 +83,7 @@ pub struct PartitionKeys {
     pub outbox: String,
     /// Hash: number of a block -> ends of messages, of a route with a history; lua/include/history.lua describes it.
     pub history: String,
-    /// Hash: id -> the numbers of its last ends.
+    /// Sorted set: id -> number of the block of its last end.
     pub ended: String,
     /// String, while the route is paused: when (ms), by whom, and why, each on a line.
     pub paused: String,

@@ -70,38 +70,39 @@ pub async fn read(connection: &mut MultiplexedConnection, partition: &Partition)
     }
 }
 
-/// Checks that `ended` has the last numbers of each id in the blocks.
+/// Checks that `ended` has the block of the last end of each id.
 async fn history(connection: &mut MultiplexedConnection, partition: &Partition) -> MemoryHistory {
     let mut pipe = redis::pipe();
-    pipe.hgetall(key(partition, "history")).hgetall(key(partition, "ended"));
-    let (blocks, mut ended): (Hash<Vec<u8>>, Hash<String>) =
+    pipe.hgetall(key(partition, "history"));
+    pipe.cmd("ZRANGE").arg(key(partition, "ended")).arg(0).arg(-1).arg("WITHSCORES");
+    let (mut blocks, ended): (Hash<Vec<u8>>, Set) =
         pipe.query_async(connection).await.expect("our keys hold our types");
-    let state = ended.remove("").unwrap_or_else(|| "0 0 0".to_owned());
+    let state = blocks.remove("").map_or_else(|| "0 0 0".to_owned(), |text| String::from_utf8(text).expect("text"));
     let state: Vec<u64> = state.split(' ').map(|number| number.parse().expect("a number")).collect();
     let [following, first, last] = state[..] else { panic!("{state:?}") };
     let mut blocks: Vec<(u64, Vec<u8>)> =
         blocks.into_iter().map(|(number, block)| (number.parse().expect("a number"), block)).collect();
     blocks.sort();
-    let (mut ends, mut number, mut numbers) = (VecDeque::new(), first, Hash::<Vec<u64>>::new());
+    let (mut ends, mut number, mut newest) = (VecDeque::new(), first, BTreeMap::<String, u64>::new());
     for (block, text) in blocks {
         assert_eq!(number, block * BLOCK, "blocks in a row");
         let mut rest = &text[..];
         while !rest.is_empty() {
             let at = u64::from_be_bytes(rest[..8].try_into().expect("eight bytes"));
-            let length = 10 + usize::from(u16::from_be_bytes([rest[8], rest[9]]));
-            let entry = &rest[8..length];
-            let id = String::from_utf8(entry[24..24 + usize::from(entry[23])].to_vec()).expect("an id");
-            ends.push_back((at, id.clone(), Bytes::copy_from_slice(entry)));
-            numbers.entry(id).or_default().insert(0, number);
-            (rest, number) = (&rest[length..], number + 1);
+            let count = rest[8];
+            rest = &rest[9..];
+            for _ in 0..count {
+                let (entry, behind) = rest.split_at(2 + usize::from(u16::from_be_bytes([rest[0], rest[1]])));
+                let id = String::from_utf8(entry[24..24 + usize::from(entry[23])].to_vec()).expect("an id");
+                newest.insert(id.clone(), number / BLOCK);
+                ends.push_back((at, id, Bytes::copy_from_slice(entry)));
+                (rest, number) = (behind, number + 1);
+            }
         }
     }
     assert_eq!(number, following, "ends in blocks");
-    let numbers = numbers.into_iter().map(|(id, mut numbers)| {
-        numbers.truncate(5);
-        (id, numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(" "))
-    });
-    assert_eq!(ended, numbers.collect(), "numbers of ends in {partition}");
+    let ended: BTreeMap<String, u64> = whole_scores(ended).iter().map(|(id, block)| (id.to_owned(), block)).collect();
+    assert_eq!(ended, newest, "blocks of ids in {partition}");
     MemoryHistory { first, last, ends }
 }
 
@@ -255,22 +256,19 @@ fn write_history(history: &MemoryHistory, pipe: &mut redis::Pipeline, partition:
     if history.ends.is_empty() {
         return;
     }
-    let (mut blocks, mut numbers) = (BTreeMap::<u64, Vec<u8>>::new(), Hash::<Vec<String>>::new());
+    let mut blocks = BTreeMap::<u64, Vec<u8>>::new();
     for (number, (at, id, entry)) in (history.first..).zip(&history.ends) {
         let block = blocks.entry(number / BLOCK).or_default();
         block.extend(at.to_be_bytes());
+        block.push(1);
         block.extend(&entry[..]);
-        numbers.entry(id.clone()).or_default().insert(0, number.to_string());
+        pipe.zadd(key(partition, "ended"), id, number / BLOCK).ignore();
     }
     for (number, block) in blocks {
         pipe.hset(key(partition, "history"), number, block).ignore();
     }
-    for (id, mut numbers) in numbers {
-        numbers.truncate(5);
-        pipe.hset(key(partition, "ended"), id, numbers.join(" ")).ignore();
-    }
     let state = format!("{} {} {}", history.following(), history.first, history.last);
-    pipe.hset(key(partition, "ended"), "", state).ignore();
+    pipe.hset(key(partition, "history"), "", state).ignore();
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
