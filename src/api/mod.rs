@@ -153,8 +153,8 @@ fn endpoints() -> Vec<Endpoint> {
         call(Method::PATCH, MESSAGE, schedule, patch(messages::reschedule)),
         call(Method::DELETE, MESSAGE, schedule, delete(messages::cancel)),
         call(Method::POST, "/v1/routes/{route}/messages/{id}/deliver", schedule, post(messages::deliver)),
-        call(Method::POST, "/v1/routes/{route}/purge", admin, post(bulk::purge_pending)),
-        call(Method::POST, "/v1/routes/{route}/move", admin, post(bulk::move_pending)),
+        call(Method::POST, "/v1/routes/{route}/purge", admin, bulk::act_on_pending(false)),
+        call(Method::POST, "/v1/routes/{route}/move", admin, bulk::act_on_pending(true)),
         call(Method::GET, "/v1/messages/{id}", read, get(find::find)),
         with(Method::POST, "/v1/routes/{route}/raw", schedule, raw::QUERY, post(raw::raw)),
         call(

@@ -170,23 +170,26 @@ impl Queue {
                 return Ok(());
             }
             done.scanned += scanned;
-            done.count += match work.action {
-                _ if work.dry_run => ids.len() as u64,
+            match work.action {
+                _ if work.dry_run => done.count += ids.len() as u64,
                 PendingAction::Cancel => {
                     let named = Named { ids: &ids, before: Some(before) };
                     let (count, _) = self.store.purge_named(partition, named, ids.len() as u64, false, work.by).await?;
+                    done.count += count;
                     // Counted now, because the rest may fail or the caller may disconnect.
                     metrics::cancelled(&partition.route, count);
-                    count
                 }
                 PendingAction::Move(due) => {
-                    let mut count = 0;
                     for some in ids.chunks(MOVED_AT_ONCE) {
-                        count += self.move_listed(partition, some, due, Some(before), refused).await?;
+                        if Instant::now() >= work.deadline {
+                            // The next call looks at this page again, and leaves what was moved.
+                            done.more = true;
+                            return Ok(());
+                        }
+                        done.count += self.move_listed(partition, some, due, Some(before), refused).await?;
                     }
-                    count
                 }
-            };
+            }
             match reached {
                 Some(place) => done.place = Some(place),
                 None => return Ok(()),

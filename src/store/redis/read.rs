@@ -4,8 +4,8 @@ use bytes::Bytes;
 use redis::Value;
 
 use super::{
-    MAX_BATCH, MAX_BODIES_BYTES, RedisStore,
-    filter::filtered,
+    MAX_BODIES_BYTES, RedisStore,
+    filter::{CONSIDERED, READ, filtered},
     history::ends_of,
     reply::{Failure, Reply},
     script, unless_closed,
@@ -133,7 +133,7 @@ impl RedisStore {
         Ok(Some(Found::Live { snapshot, now, paused: reply.flag()?, ends }))
     }
 
-    /// Matching messages behind a place. With a filter, a call considers `MAX_BATCH` messages, of which possibly none
+    /// Matching messages behind a place. With a filter, a call considers a part of the messages, of which possibly none
     /// matches; it reads bodies of at most `MAX_BODIES_BYTES`.
     pub async fn list(&self, partition: &Partition, page: &PageRequest<'_>) -> Result<ListedPart, StoreError> {
         let PageRequest { state, filter, order, limit, max_bytes, after } = *page;
@@ -146,9 +146,12 @@ impl RedisStore {
         let all = keys
             .with_flow_of_each(vec![set, &keys.messages, &keys.errors, &keys.groups], self.has_flows(&partition.route));
         // The bodies that a script returns are filtered here.
-        let most = if filter.reads_bodies() { MAX_BATCH } else { limit };
+        let (most, considered) = match filter {
+            _ if filter.reads_bodies() => (READ, READ),
+            _ if *filter == Filter::default() => (limit, limit),
+            _ => (limit, CONSIDERED),
+        };
         let call = script::LIST.keys(&all).arg(most).arg(max_bytes.min(MAX_BODIES_BYTES));
-        let considered = if *filter == Filter::default() { limit } else { MAX_BATCH };
         let reply: Vec<Value> = filtered(call, considered, filter, order, after).run(&self.listings).await?;
         let mut reply = Reply::from(reply);
         let (now, scanned, more, place) = (reply.millis()?, reply.integer()?, reply.flag()?, reply.place()?);
