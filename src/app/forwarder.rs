@@ -4,7 +4,14 @@
 //! there, schedules it on the other route, and ends its turn. If a process ends in between, a forwarder of any instance
 //! takes it again after 15 s, and schedules it with the same id.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use futures::future::join_all;
 use tokio::{
@@ -44,6 +51,26 @@ pub struct Forwarder {
     pub to: Forwarding,
     /// Notified when a message of the route becomes dead.
     pub signal: Arc<WakeSignal>,
+    /// Shared with the other forwarders of the instance.
+    pub passes: Arc<Passes>,
+}
+
+/// Passes over outboxes: a dead letter that was taken is on neither route until its pass ends.
+#[derive(Debug, Default)]
+pub struct Passes {
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+impl Passes {
+    pub fn begun(&self) -> u64 {
+        self.begun.load(Ordering::SeqCst)
+    }
+
+    /// No pass was under way since, if as many have `begun`.
+    pub fn ended(&self) -> u64 {
+        self.ended.load(Ordering::SeqCst)
+    }
 }
 
 /// The result of a batch.
@@ -62,7 +89,10 @@ impl Forwarder {
         metrics::dead_forwarded(&self.route, 0);
         let mut logged: Option<Instant> = None;
         while !is_stopping(&stop) {
-            let wait = match self.forward(store, queue, &stop).await {
+            self.passes.begun.fetch_add(1, Ordering::SeqCst);
+            let forwarded = self.forward(store, queue, &stop).await;
+            self.passes.ended.fetch_add(1, Ordering::SeqCst);
+            let wait = match forwarded {
                 Ok((wait, refusal)) => {
                     if let Some(refusal) = refusal
                         && logged.is_none_or(|at| at.elapsed() >= LOG_INTERVAL)

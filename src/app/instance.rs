@@ -8,7 +8,7 @@ use tokio::sync::Mutex;
 use super::{
     backend::Backend,
     clock::RedisClock,
-    forwarder::{self, Forwarder},
+    forwarder::{self, Forwarder, Passes},
     janitor::Janitor,
     reachability::Reachability,
     schedules::FileSchedules,
@@ -101,11 +101,12 @@ impl Instance {
             config.routes.iter().map(|(name, route)| (name.as_str().into(), route)).collect();
         let janitors: Vec<Janitor> = names.iter().filter_map(|(name, route)| Janitor::new(name, route)).collect();
         let partitions = names.iter().map(|(name, route)| (name.clone(), route.partitions)).collect();
+        let passes = Arc::<Passes>::default();
         let forwarders: Vec<Forwarder> = names
             .iter()
             .filter_map(|(name, route)| {
-                let (to, partitions) = (route.forward.clone()?, route.partitions);
-                Some(Forwarder { route: name.clone(), partitions, to, signal: Arc::default() })
+                let (to, partitions, passes) = (route.forward.clone()?, route.partitions, passes.clone());
+                Some(Forwarder { route: name.clone(), partitions, to, signal: Arc::default(), passes })
             })
             .collect();
         let of_janitors = janitors.iter().map(|one| (one.route().clone(), one.signal().clone()));
@@ -176,7 +177,7 @@ impl Instance {
         let reachability = running_sinks.iter();
         let reachability =
             reachability.map(|(name, one)| (name.clone(), Reachability::new(one.clone(), own.clone()))).collect();
-        let upkeep = Upkeep { janitors, forwarders, partitions, file };
+        let upkeep = Upkeep { janitors, forwarders, passes, partitions, file };
         Self {
             queue,
             store,
@@ -219,11 +220,12 @@ impl Instance {
     pub fn development(&self, api: Arc<Api>, inbox: Arc<Inbox>) -> Arc<Development> {
         let breakers: Vec<_> = self.running_sinks.values().map(|sink| sink.breaker().clone()).collect();
         let is_settling = self.scheduler.is_settling();
-        let (queue, file) = (self.queue.clone(), self.upkeep.file.clone());
+        let (queue, file, passes) = (self.queue.clone(), self.upkeep.file.clone(), self.upkeep.passes.clone());
         Arc::new(Development {
             api,
             store: self.store.clone(),
             inbox,
+            passes: Box::new(move || (passes.ended(), passes.begun())),
             is_busy: Box::new(move || is_settling() || breakers.iter().any(|breaker| breaker.status().in_flight > 0)),
             set_schedules: Box::new(move || {
                 let (queue, file) = (queue.clone(), file.clone());

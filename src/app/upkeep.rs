@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::{
-    forwarder::{self, Forwarder},
+    forwarder::{self, Forwarder, Passes},
     historian,
     janitor::{self, Janitor},
     mover, restorer,
@@ -18,6 +18,7 @@ pub struct Upkeep {
     pub janitors: Vec<Janitor>,
     /// For the routes that forward them.
     pub forwarders: Vec<Forwarder>,
+    pub passes: Arc<Passes>,
     /// Routes with their number of partitions.
     pub partitions: Vec<(Arc<str>, u16)>,
     pub file: FileSchedules,

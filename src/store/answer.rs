@@ -121,7 +121,7 @@ pub enum NewDue {
     /// Now; the rate of its flow does not apply to it.
     Now,
     At(Due),
-    /// By a number of milliseconds from its due time; not before 1970.
+    /// By a number of milliseconds from its due time; not before 1970, and at most the longest delay from now.
     By(i64),
 }
 

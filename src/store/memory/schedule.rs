@@ -18,7 +18,7 @@ use crate::{
         Selection,
         redis::{CancelledGroup, Evicted},
     },
-    time::{Due, UnixMillis},
+    time::{Due, MAX_DELAY_MILLIS, UnixMillis},
 };
 
 impl MemoryPartition {
@@ -267,7 +267,7 @@ impl MemoryPartition {
         let due = match due {
             NewDue::Now => now,
             NewDue::At(due) => due_at(due, now),
-            NewDue::By(millis) => (score % PARKED).saturating_add_signed(millis),
+            NewDue::By(millis) => (score % PARKED).saturating_add_signed(millis).min(now + MAX_DELAY_MILLIS),
         };
         if is_longer(due.saturating_sub(now), settings.limits) {
             return Rescheduled::Over(Limit::Delay);

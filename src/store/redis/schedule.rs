@@ -13,7 +13,7 @@ use super::{
 use crate::{
     message::{Cancellation, Ending, Limit, LogRecord, MessageId, NewMessage, OnConflict, State, codec},
     store::{Cancelled, NewDue, Partition, Rescheduled, ScheduleStatus, Scheduled, StoreError},
-    time::{Due, UnixMillis},
+    time::{Due, MAX_DELAY_MILLIS, UnixMillis},
 };
 
 impl RedisStore {
@@ -165,7 +165,7 @@ impl RedisStore {
             .arg(match due {
                 NewDue::Now => "now".to_owned(),
                 NewDue::At(due) => due_argument(due),
-                NewDue::By(millis) => format!("by {millis}"),
+                NewDue::By(millis) => format!("by {millis} {MAX_DELAY_MILLIS}"),
             })
             .arg(u8::from(route.has_order()))
             .arg(group)
