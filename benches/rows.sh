@@ -184,6 +184,34 @@ tenants() { # INSTANCES
         --burst 20 --seconds "$(size 60 30)" --wait 6000
 }
 
+# A route without `history`, then with one that is full before a third is drained.
+row_history() {
+    local count max
+    count=$(size 300000 100000)
+    for round in $(seq "$rounds"); do
+        for max in 0 $((count / 3)); do
+            fresh_history '{ type: redis_list, key: due }' "$max"
+            fill "$count"
+            record 'history list' "$([ "$max" = 0 ] && echo off || echo on)" drain
+        done
+        for max in 0 $((count / 3)); do
+            stop_to "$kept"
+            fresh_receiver
+            kept=1
+            fresh_history "{ type: http, url: \"$receiver/due\" }" "$max"
+            fill "$count"
+            record 'history http' "$([ "$max" = 0 ] && echo off || echo on)" drain
+            kept=0
+        done
+    done
+}
+
+fresh_history() { # SINK MAX
+    local settings=''
+    [ "$2" = 0 ] || settings="history: { for: 7d, max: $2 }"
+    fresh_punctual "$1" 1 "$settings"
+}
+
 fresh_flows() { # SINK FLOWS [FLOW]
     local settings=''
     [ "$2" = 0 ] || settings="flow: { ${3:-rate: 1000000/s} }"

@@ -3,7 +3,7 @@
 #
 #   benches/run.sh [--quick] [--out DIRECTORY] [ROW...]
 #
-# Rows: limits schedule drain cluster http kafka rabbitmq flow lateness burst economy memory idle; all of them without names.
+# Rows: limits schedule drain cluster http kafka rabbitmq flow history lateness burst economy memory idle; all of them without names.
 # --quick has fewer and shorter rounds: about eight minutes once all is built. Servers are private and stopped at the
 # end. DIRECTORY (target/bench/results by default) gets raw.jsonl with one line for each measurement, versions.txt,
 # table.md and the charts.
@@ -16,7 +16,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=benches/rows.sh
 . "$here/rows.sh"
 
-all=(limits schedule drain cluster http kafka rabbitmq flow lateness burst economy memory idle)
+all=(limits schedule drain cluster http kafka rabbitmq flow history lateness burst economy memory idle)
 quick='' results=$root/target/bench/results rows=()
 while [ $# -gt 0 ]; do
     case $1 in

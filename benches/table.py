@@ -43,6 +43,10 @@ MEASURES = [
       for flows in ("1", "1000")
       for figure, text, decimals in (("rate", f"drain to {name} without and with `flow`, flows: {{}}, messages/s", 0),
                                      ("redis_us", "the same: Redis CPU, µs a message", 1))),
+    *((f"history {sink}", figure, text.format(name), decimals, "off", "on")
+      for sink, name in (("list", "a list"), ("http", "HTTP"))
+      for figure, text, decimals in (("rate", "drain to {} without and with `history`, messages/s", 0),
+                                     ("redis_us", "the same: Redis CPU, µs a message", 1))),
     *(("tenants", figures, text.format(instances), decimals, baseline, instances)
       for instances in ("1", "4")
       for figures, text, decimals, baseline in TENANTS),

@@ -1,16 +1,18 @@
--- include bodies bytes clock commit fields flow groups layout records remembered revival sizes wake
+-- include bodies bytes cancelled clock commit fields flow groups history layout optional records remembered revival sizes wake
 -- Cancels a pending message, or purges a dead one; one in flight stays.
 --
--- KEYS   pending unack messages attempts errors dead remembered records bytes route groups grouped [flow]
+-- KEYS   pending unack messages attempts errors dead remembered records bytes route groups grouped [history] [flow]
 -- ARGV   wake channel, required prefix of `route`, id, time to remember the id (ms; a purged id only with a record),
 --        maximum number of remembered ids, its record ("": none; see records.lua), 1 if the source also read the
 --        cancelled message and did not schedule it, otherwise 0 (with a record such an id is remembered too), 1 to keep
---        a dead message, otherwise 0
+--        a dead message, otherwise 0, limits of the history ("": none; see history.lua), name of the token ("": none)
 -- reply  cancelled | purged | dead (it stays) | in_flight | not_found | known (the record was applied before: nothing
 --        changed); error `PUNCTUAL unregistered <text>`, nothing written, when the partition is not open
 local pending, unack, messages, attempts, errors, dead, remembered, records, bytes, route = unpack(KEYS)
 local channel, layout, id, keep, max = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-local groups, flow = group_keys(KEYS, 11), flow_keys(KEYS, 13)
+local groups = group_keys(KEYS, 11)
+local _, history, flow = optional_keys(KEYS, 13)
+history = limited_history(history, ARGV[9])
 
 local refusal = closed(route, layout)
 if refusal then return refusal end
@@ -53,6 +55,9 @@ if score and flow then
   else
     drop(steps, flow.flows, { id })
   end
+end
+if status == 'cancelled' and history then
+  keep_cancelled(steps, history, attempts, messages, { id }, { score }, ARGV[10], math.floor(clock() / 1000))
 end
 if score then delete(steps, attempts, errors, messages, groups, { id }) end
 local failed = commit(steps)

@@ -1,11 +1,11 @@
--- include claiming clock commit failures fields flow groups members outbox passing rates scores turns
+-- include claiming clock commit failures fields groups history members optional outbox passing rates scores turns
 -- Moves due messages from pending to unack under a lease.
 --
--- KEYS   pending unack messages attempts errors dead paused remembered records claims bytes groups grouped [outbox] [flow]
+-- KEYS   pending unack messages attempts errors dead paused remembered records claims bytes groups grouped [outbox] [history] [flow]
 -- ARGV   instance, number of the claim (each claim of an instance has a larger one), limit (0 to 1000: 0 takes
 --        nothing), maximum bytes of bodies, lease in us, suspects: "few" or the ms by which they are deferred, bodies
 --        read at once, 1 for the retry of a claim without a reply, otherwise 0, maximum number of suspects in one claim
---        (1 to 1000), settings of the flows ("": none; see rates.lua)
+--        (1 to 1000), settings of the flows ("": none; see rates.lua), limits of the history ("": none; see history.lua)
 -- reply  number of messages, now us, token us, paused 0/1, next due ms or -1, next lease us or -1, deferred suspects,
 --        orphans, the id of the first orphan or an empty string, time in us of the last claim that took messages, or -1
 --        if this instance made it or there was none; messages that were parked for their flow; a string of three
@@ -21,8 +21,9 @@
 local pending, unack, messages, attempts, errors, dead, paused, remembered, records, claims, bytes = unpack(KEYS)
 local instance, number, limit, max_bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local lease, suspects, chunk, company = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[9])
-local groups, outbox, behind = group_keys(KEYS, 12), outbox_key(KEYS, 14)
-local flow = flow_keys(KEYS, behind)
+local groups = group_keys(KEYS, 12)
+local outbox, history, flow = optional_keys(KEYS, 14)
+history = limited_history(history, ARGV[11])
 if flow then flow.pending = pending end
 -- Due messages that a claim reads at most when it defers suspects, so that suspects alone do not leave it empty.
 local MAX_SEEN = 1000
@@ -170,16 +171,20 @@ elseif limit > 0 and not is_paused and not overtaken and is_due then
   if #orphans > 0 then
     remove(steps, { 'ZREM', pending, unpack(orphans) }, orphan_scores)
     local deaths, marks, reasons = scored(dead, whole(millis), orphans), {}, { 'HSET', errors }
+    local former, entries = redis.call('HMGET', errors, unpack(orphans)), {}
     for i, id in ipairs(orphans) do
       local failures = tried[id] and tried[id][1] or 0
       marks[2 * i - 1], marks[2 * i] = id, '\0'
-      reasons[2 * i + 1], reasons[2 * i + 2] = id, failure(millis, failures, 'orphan: the body was missing')
+      local text = 'orphan: the body was missing'
+      reasons[2 * i + 1], reasons[2 * i + 2] = id, failure(millis, failures, text, former[i])
+      if history then entries[i] = entry_of('dead', id, failures, nil, text) end
     end
     insert(steps, deaths)
     post(steps, outbox, { unpack(deaths, 3) })
     add(steps, 'HSET', messages, marks, { { 'HDEL', messages, unpack(orphans) } })
-    put(steps, reasons, redis.call('HMGET', errors, unpack(orphans)))
+    put(steps, reasons, former)
     drop(steps, attempts, orphans)
+    keep_ends(steps, history, orphans, entries, millis)
   end
   if #ids > 0 then
     local latest_now = instance .. ' ' .. whole(now)

@@ -1,19 +1,22 @@
--- include bodies bytes clock commit flow groups recurring remembered sizes wake
+-- include bodies bytes cancelled clock commit flow groups history optional recurring remembered sizes wake
 -- Cancels pending messages: the named ones, those of a group, or all in order of due time. Messages in flight and
 -- schedules stay.
 --
--- KEYS   pending unack messages attempts errors remembered records bytes schedules groups grouped [flow]
+-- KEYS   pending unack messages attempts errors remembered records bytes schedules groups grouped [history] [flow]
 -- ARGV   wake channel, time to remember the ids (ms), maximum number of remembered ids, limit (1 to 1000; any to
---        count), 1 to count only, otherwise 0, then "all" | "ids", the time before which they must have been accepted or
---        moved last (ms; "": any), the ids (at most 1000) | "group", a group, the id after which its messages are
---        looked at (at most as many as the limit)
+--        count), 1 to count only, otherwise 0, limits of the history ("": none; see history.lua), name of the token ("":
+--        none), then "all" | "ids", the time before which they must have been accepted or moved last (ms; "": any), the
+--        ids (at most 1000) | "group", a group, the id after which its messages are looked at (at most as many as the
+--        limit)
 -- reply  number cancelled, or that would be; number of the other pending messages among those asked for; for a group, in
 --        place of the latter: the last id that was looked at if more follow, otherwise "", then the ids in flight
 local pending, unack, messages, attempts, errors, remembered, records, bytes, schedules = unpack(KEYS)
 local channel, keep, max = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local limit, is_dry = tonumber(ARGV[4]), ARGV[5] == '1'
-local groups, flow = group_keys(KEYS, 10), flow_keys(KEYS, 12)
-local what, FIRST = ARGV[6], 7
+local groups = group_keys(KEYS, 10)
+local _, history, flow = optional_keys(KEYS, 12)
+history = limited_history(history, ARGV[6])
+local what, FIRST = ARGV[8], 9
 
 local function was_before(messages, id, time)
   local body = redis.call('HGET', messages, id) or ''
@@ -67,6 +70,9 @@ add(steps, 'ZREM', pending, cancelled, { back })
 grow(steps, bytes, -sizes(messages, cancelled))
 remember(steps, remembered, records, cancelled, true, keep, max)
 local is_open = flow and conclude(steps, flow, cancelled, scores, math.floor(clock() / 1000))
+if history then
+  keep_cancelled(steps, history, attempts, messages, cancelled, scores, ARGV[7], math.floor(clock() / 1000))
+end
 delete(steps, attempts, errors, messages, groups, cancelled)
 local failed = commit(steps)
 if failed then return failed end

@@ -1,15 +1,17 @@
--- include attempts bytes clock commit failures fields flow outbox recurring scores sizes wake
+-- include attempts bytes clock commit failures fields flow history optional outbox recurring scores sizes wake
 -- Recovers expired leases: each counts as a crash. The message becomes pending again, or dead after the last crash. A
 -- schedule never dies: the instance that claims it next ends its occurrence.
 --
--- KEYS   pending unack messages attempts errors dead bytes [outbox] [flow]
--- ARGV   wake channel, limit (1 to 1000), 1 if the flows are ordered, otherwise 0
+-- KEYS   pending unack messages attempts errors dead bytes [outbox] [history] [flow]
+-- ARGV   wake channel, limit (1 to 1000), 1 if the flows are ordered, otherwise 0, limits of the history ("": none;
+--        see history.lua)
 -- reply  number of recovered leases, number of messages that became dead, id of the first of these or an empty string,
 --        1 if more expired leases remain, otherwise 0
 local pending, unack, messages, attempts, errors, dead, bytes = unpack(KEYS)
 local channel, limit = ARGV[1], tonumber(ARGV[2])
-local outbox, behind = outbox_key(KEYS, 8)
-local flow, is_ordered = flow_keys(KEYS, behind), ARGV[3] == '1'
+local outbox, history, flow = optional_keys(KEYS, 8)
+local is_ordered = ARGV[3] == '1'
+history = limited_history(history, ARGV[4])
 -- A message with two crashes is a suspect and is claimed with few others. With three it is claimed alone, with five it
 -- is dead.
 local MAX_CRASHES = 5
@@ -23,7 +25,7 @@ if #ids == 0 then return { 0, 0, '', 0 } end
 
 local old = redis.call('HMGET', attempts, unpack(ids))
 local back, dues, dead_scores, tries, texts = { 'ZADD', unack }, {}, {}, {}, {}
-local waiting, waiting_old, buried = {}, {}, {}
+local waiting, waiting_old, buried, entries = {}, {}, {}, {}
 local wake_up = false
 for i, id in ipairs(ids) do
   local deadline = found[2 * i]
@@ -34,7 +36,11 @@ for i, id in ipairs(ids) do
     buried[#buried + 1] = id
     dead_scores[#dead_scores + 1], dead_scores[#dead_scores + 2] = whole(math.floor(now / 1000)), id
     local text = 'crash: ' .. crashes .. ' leases expired, the last ones alone'
-    texts[#texts + 1], texts[#texts + 2] = id, failure(math.floor(now / 1000), failures, text)
+    if history then
+      entries[#buried] = entry_of('dead', id, failures, redis.call('HGET', messages, id), text)
+    end
+    texts[#texts + 1] = id
+    texts[#texts + 1] = failure(math.floor(now / 1000), failures, text, redis.call('HGET', errors, id))
   else
     -- The message is due at the end of its lease, after messages that were due before that.
     local due = math.floor(tonumber(deadline) / 1000)
@@ -62,6 +68,7 @@ if flow then
   local values = #leaving > 0 and redis.call('HMGET', flow.flows, unpack(leaving)) or {}
   is_open = depart(steps, flow, leaving, {}, values, math.floor(now / 1000))
 end
+keep_ends(steps, history, buried, entries, math.floor(now / 1000))
 add(steps, 'HSET', errors, texts, {})
 local failed = commit(steps)
 if failed then return failed end

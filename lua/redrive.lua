@@ -1,6 +1,6 @@
--- include bytes clock commit expiry fields flow flow_value scores selection wake
--- Makes dead messages pending again, with 0 attempts and due now, or one after another. The limits of the route do not
--- apply.
+-- include bytes clock commit expiry failures fields flow flow_value scores selection wake
+-- Makes dead messages pending again, with 0 attempts and due now, or one after another. Their attempts before
+-- (failures.lua) stay. The limits of the route do not apply.
 --
 -- KEYS   pending messages errors dead bytes groups [flow]
 -- ARGV   wake channel, maximum bytes of bodies, limit (0 to 1000), 1 to count only, otherwise 0, change of the times of
@@ -48,7 +48,17 @@ if #moved > 0 then
   local steps = {}
   add(steps, 'HSET', messages, bodies, restore(messages, moved, old))
   add(steps, 'ZREM', dead, moved, { back })
-  drop(steps, errors, moved)
+  local tried, tried_old, cleared, cleared_old = { 'HSET', errors }, {}, { 'HDEL', errors }, {}
+  for i, former in ipairs(redis.call('HMGET', errors, unpack(moved))) do
+    local value = tried_before(former)
+    if value then
+      tried[#tried + 1], tried[#tried + 2], tried_old[#tried_old + 1] = moved[i], value, former
+    elseif former then
+      cleared[#cleared + 1], cleared_old[#cleared_old + 1] = moved[i], former
+    end
+  end
+  put(steps, tried, tried_old)
+  clear(steps, cleared, cleared_old)
   grow(steps, held_bytes, bytes)
   if flow then
     local names = {}

@@ -1,7 +1,7 @@
 -- include commit
 -- Begins or ends the move of a route to another number of partitions.
 --
--- KEYS   P:routes (pending unack dead remembered route paused messages attempts errors records claims bytes groups grouped [flow])... (route paused)...;
+-- KEYS   P:routes (pending unack dead remembered route paused messages attempts errors records claims bytes groups grouped history ended [flow])... (route paused)...;
 --        the first groups are of the former partitions of the route, the others of its new partitions
 -- ARGV   route, its JSON as it was read, its JSON while messages move ("" ends the move), its JSON afterwards, then
 --        the new value of `route` for each former partition, which closes it
@@ -11,7 +11,7 @@
 -- A closed partition refuses to schedule. Programs that call produce.lua look up the number of partitions after that.
 local routes = KEYS[1]
 local route, known, during, after = unpack(ARGV, 1, 4)
-local EACH, EACH_NEW, BEFORE = 20, 2, 4
+local EACH, EACH_NEW, BEFORE = 22, 2, 4
 local ROUTE, PAUSED = 5, 6
 local HAD = #ARGV - BEFORE
 local FIRST_NEW = 2 + HAD * EACH

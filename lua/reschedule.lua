@@ -2,13 +2,14 @@
 -- Changes the due time of a pending message.
 --
 -- KEYS   pending unack messages dead route groups [flow]
--- ARGV   wake channel, required prefix of `route`, id, "+<delay ms>" | "<due ms>" | "by <ms>", from its due time on |
---        "now": its flow's rate does not apply, 1 if the flows are ordered, otherwise 0, the group that it must have
---        ("": any), the time before which it must have been accepted or moved last (ms; "": any)
+-- ARGV   wake channel, required prefix of `route`, id, "+<delay ms>" | "<due ms>" | "by <ms> <ms>": from its due time on,
+--        at most the second number from now | "now": its flow's rate does not apply, 1 if the flows are ordered,
+--        otherwise 0, the group that it must have ("": any), the time before which it must have been accepted or moved
+--        last (ms; "": any)
 -- reply  held (in its flow another message comes first), the id of that | done | in_flight | dead | not_found |
---        limit_delay (longer than the route allows) | later (accepted or moved too late) | expires (before the new due time), then in ms the due time for
---        done, the time of expiry for expires, otherwise 0; error `PUNCTUAL unregistered <text>`, nothing written, when
---        the partition is not open
+--        limit_delay (longer than the route allows) | later (accepted or moved too late) | expires (before the new due
+--        time), then in ms the due time for done, the time of expiry for expires, otherwise 0; error `PUNCTUAL
+--        unregistered <text>`, nothing written, when the partition is not open
 local pending, unack, messages, dead, route = unpack(KEYS)
 local channel, layout, id, when, ordered, group, before = unpack(ARGV)
 local flow = flow_keys(KEYS, 7)
@@ -50,9 +51,9 @@ if not score or not body then return { 'not_found', 0 } end
 local now = math.floor(clock() / 1000)
 if before ~= '' and #body >= 17 and struct.unpack('>I8', body, 10) >= tonumber(before) then return { 'later', 0 } end
 local due = when == 'now' and now or tonumber(when)
-local by = string.match(when, '^by (%-?%d+)$')
+local by, longest = string.match(when, '^by (%-?%d+) (%d+)$')
 if by then
-  due = math.max(0, due_by(score) + tonumber(by))
+  due = math.max(0, math.min(due_by(score) + tonumber(by), now + tonumber(longest)))
 elseif string.sub(when, 1, 1) == '+' then
   due = now + due
 end

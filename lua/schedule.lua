@@ -1,9 +1,9 @@
--- include bytes clock commit debounce ending fields flow groups layout limits members records scores wake
+-- include attempts bytes clock commit debounce ending fields flow groups history layout limits members optional records scores wake
 -- Schedules a batch: each id becomes pending; a live one is kept or replaced.
 --
--- KEYS   pending unack messages attempts errors dead route remembered records bytes groups grouped [flow]
+-- KEYS   pending unack messages attempts errors dead route remembered records bytes groups grouped [history] [flow]
 -- ARGV   wake channel, maximum bytes of bodies to read, required prefix of `route`: "<version> <partitions> <number> ",
---        time for which a completed id is remembered (ms), then runs of messages: "keep" | "replace", number of
+--        time for which a completed id is remembered (ms), limits of the history ("": none; see history.lua), then runs of messages: "keep" | "replace", number of
 --        messages, 1 if they have records, otherwise 0, plus 2 if they have groups, then for each message: id,
 --        "+<delay ms>" | "<due ms>", after "/<max ms>/" to debounce it (debounce.lua), body after the times (checked by
 --        the caller), its record if they have records (see records.lua), its group if they have groups, its flow if
@@ -18,8 +18,10 @@
 --        caller must register the route first
 local pending, unack, messages, attempts, errors, dead, route, remembered, records, held_bytes = unpack(KEYS)
 local channel, max_bytes, layout, keep = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
-local groups, flow = group_keys(KEYS, 11), flow_keys(KEYS, 13)
-local FIRST = 5
+local groups = group_keys(KEYS, 11)
+local _, history, flow = optional_keys(KEYS, 13)
+history = limited_history(history, ARGV[5])
+local FIRST = 6
 -- See src/message/codec.rs.
 local VERSION = 2
 
@@ -139,6 +141,8 @@ end
 
 -- The times of messages that were written, if the batch names ids again.
 local latest = {}
+-- The bodies of these messages, on a route with a history, and the messages that are replaced.
+local latest_body, replaced_ids, entries = {}, {}, {}
 local reply = {}
 local bodies, scores, n_written = { 'HSET', messages }, { 'ZADD', pending }, 0
 -- The bodies that are replaced, by id.
@@ -200,6 +204,12 @@ for i = 1, n do
           replaced[#replaced + 1], replaced_scores[#replaced_scores + 1] = id, old_score[id]
         end
       end
+      if history and is == 'pending' then
+        local n = #replaced_ids + 1
+        local failures = latest_body[id] and 0 or (counts(redis.call('HGET', attempts, id)))
+        replaced_ids[n] = id
+        entries[n] = entry_of('replaced', id, failures, latest_body[id] or old_bodies[id])
+      end
       status = is == 'dead' and 'revived' or is and 'replaced' or 'scheduled'
       n_written = n_written + 2
       bodies[n_written + 1], bodies[n_written + 2] = id, prefix .. tail
@@ -208,6 +218,7 @@ for i = 1, n do
         -- Not a score: the id was absent before the batch.
         if not is then old_score[id] = true end
         state[id], due_of[id], size_of[id], latest[id] = 'pending', due, new, prefix
+        if history then latest_body[id] = prefix .. tail end
       end
       if record then record_of[id] = record end
       if groups_matter then group_of[id] = group_at[i] or false end
@@ -250,6 +261,7 @@ if flow and #written > 0 then
   is_open = depart(steps, flow, replaced, replaced_scores, values, now)
   number_flows(steps, flow, written, written_flows)
 end
+keep_ends(steps, history, replaced_ids, entries, now)
 write(steps, scores, {})
 
 local failed = commit(steps)

@@ -1,12 +1,14 @@
--- include attempts bytes clock commit completion failures fields flow flow_value groups leases members outbox rates recurring scores sizes wake
+-- include attempts bytes clock commit completion failures fields flow flow_value groups history leases members optional outbox rates recurring scores sizes wake
 -- Settles claims: each message is completed, pending again, or dead.
 --
--- KEYS   pending unack messages attempts errors dead remembered records bytes schedules groups grouped [outbox] [flow]
+-- KEYS   pending unack messages attempts errors dead remembered records bytes schedules groups grouped [outbox] [history] [flow]
 -- ARGV   wake channel, time to remember an acknowledged id (ms), maximum number of remembered ids, settings of the
---        flows ("": none; see rates.lua), then groups of leases with the same token and end: token, number of leases,
---        bytes of their bodies, their end: ack | retry, delay ms, error, hold | bury, 1 if the attempt counts,
---        otherwise 0, "<reason>: <error>" | release, score | defer, pause ms, hold | plan (recurring.lua), revision,
---        occurrence ms, score, missed occurrences before it; then the ids
+--        flows ("": none; see rates.lua), limits of the history ("": none; see history.lua), then groups of leases with the same token and end: token, number of leases,
+--        bytes of their bodies, their end: ack | retry, delay ms, error, attempt, hold | bury, 1 if the attempt counts,
+--        otherwise 0, "<reason>: <error>", attempt | release, score | defer, pause ms, hold | plan (recurring.lua),
+--        revision, occurrence ms, score, missed occurrences before it; then the ids, and for ack and bury their entries if there is a
+--        history
+--        attempt: the attempt that failed without its end (failures.lua), "" for none
 --        hold: ms for which no other message of the flow leaves, "" for none, "unsent" if the message was not sent
 -- reply  a string with a character for each lease: 1 done | 0 stale
 --
@@ -14,9 +16,10 @@
 local pending, unack, messages, attempts, errors, dead, remembered, records, bytes, schedules = unpack(KEYS)
 local channel, keep, max = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local groups = group_keys(KEYS, 11)
-local outbox, behind = outbox_key(KEYS, 13)
-local flow, settings = flow_keys(KEYS, behind), ARGV[4] ~= '' and flow_settings(ARGV[4])
-local ARGUMENTS = { ack = 0, retry = 3, bury = 2, release = 1, defer = 2, plan = 4 }
+local outbox, history, flow = optional_keys(KEYS, 13)
+local settings = ARGV[4] ~= '' and flow_settings(ARGV[4])
+history = limited_history(history, ARGV[5])
+local ARGUMENTS = { ack = 0, retry = 4, bury = 3, release = 1, defer = 2, plan = 4 }
 
 -- Adds the steps that set the failures of ids and reset their crashes. An id without failures has no field after that.
 local function count(steps, attempts, ids, failures, old)
@@ -43,7 +46,9 @@ local reply, seen, left = {}, {}, 0
 -- Collected from the messages that are settled.
 local moved, ranges, tokens, moves = {}, {}, {}, { 'ZREM', unack }
 local completed, waiting, buried, occurrences = {}, {}, {}, {}
-local dues, deaths, texts, named = { 'ZADD', pending }, { 'ZADD', dead }, { 'HSET', errors }, {}
+-- Those that end, and the places of their entries.
+local ended_ids, entries = {}, {}
+local dues, deaths, named, errors_of = { 'ZADD', pending }, { 'ZADD', dead }, {}, {}
 local counted, failures, old = {}, {}, {}
 local stale, earliest_due = {}, math.huge
 -- On a route with flows, by id: whether the message keeps its flow busy, whether it was not sent, and the ms for which
@@ -56,7 +61,7 @@ local function settle(id, how, place, value)
   if how == 'bury' then
     buried[#buried + 1], named[#named + 1] = id, id
     deaths[#deaths + 1], deaths[#deaths + 2] = whole(now), id
-    texts[#texts + 1], texts[#texts + 2] = id, failure(now, failed + ARGV[place], ARGV[place + 1])
+    errors_of[#named] = { failed + ARGV[place], ARGV[place + 1], ARGV[place + 2] }
     failed = 0
   else
     local due = tonumber(ARGV[place]) + (how == 'release' and 0 or now)
@@ -65,7 +70,7 @@ local function settle(id, how, place, value)
     if due < earliest_due then earliest_due = due end
     if how == 'retry' then
       failed, named[#named + 1] = failed + 1, id
-      texts[#texts + 1], texts[#texts + 2] = id, failure(now, failed, ARGV[place + 1])
+      errors_of[#named] = { failed, ARGV[place + 1], ARGV[place + 2] }
     end
   end
   local n = #counted + 1
@@ -82,12 +87,14 @@ local function plan_at(place)
   return { revision = ARGV[place], due = tonumber(ARGV[place + 1]), score = tonumber(ARGV[place + 2]) }
 end
 
-local at, done = 5, 0
+local at, done = 6, 0
 while at < #ARGV do
   local token, number, size, how = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), ARGV[at + 3]
   local place, before, first = at + 4, #reply, done
   at = place + ARGUMENTS[how] + number
-  local ids = { unpack(ARGV, at - number, at - 1) }
+  local ids, first_entry = { unpack(ARGV, at - number, at - 1) }, at
+  local ends = history and (how == 'ack' or how == 'bury')
+  if ends then at = at + number end
   local all = held(unack, token, ids, seen, reply)
   if all then ranges[#ranges + 1] = { token, ids } end
   local values = has_attempts and redis.call('HMGET', attempts, unpack(ids)) or {}
@@ -97,6 +104,9 @@ while at < #ARGV do
       done = done + 1
       moved[done] = id
       if not all then moves[#moves + 1], tokens[#tokens + 1] = id, token end
+      if ends and not is_schedule(id) then
+        ended_ids[#ended_ids + 1], entries[#entries + 1] = id, ARGV[first_entry + i - 1]
+      end
       if how == 'plan' or (is_schedule(id) and (how == 'ack' or how == 'bury')) then
         occurrences[#occurrences + 1] = { id, run_of(how, place), how == 'plan' and plan_at(place) or nil }
         unsent[id] = how == 'plan'
@@ -139,7 +149,14 @@ insert(steps, dues)
 insert(steps, deaths)
 post(steps, outbox, { unpack(deaths, 3) })
 count(steps, attempts, counted, failures, old)
-if #named > 0 then put(steps, texts, redis.call('HMGET', errors, unpack(named))) end
+if #named > 0 then
+  local texts, former = { 'HSET', errors }, redis.call('HMGET', errors, unpack(named))
+  for i, id in ipairs(named) do
+    local failures, text, attempt = unpack(errors_of[i])
+    texts[2 * i + 1], texts[2 * i + 2] = id, failure(now, failures, text, former[i], attempt)
+  end
+  put(steps, texts, former)
+end
 local keys = { pending = pending, messages = messages, attempts = attempts, errors = errors, schedules = schedules }
 local again, again_flows, unplanned, again_bytes, again_at = recur_each(steps, keys, occurrences, now, completed)
 earliest_due, left = math.min(earliest_due, again_at), left - again_bytes
@@ -167,6 +184,7 @@ if flow and done > 0 then
   number_flows(steps, flow, again, again_flows, unplanned)
   forget(steps, flow, completed, ended_values)
 end
+keep_ends(steps, history, ended_ids, entries, now)
 complete(steps, remembered, records, attempts, errors, messages, groups, completed, keep, max)
 if not wake_up and earliest_due < math.huge then wake_up = earliest_due < head(pending) end
 local failed = commit(steps)

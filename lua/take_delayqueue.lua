@@ -2,9 +2,10 @@
 -- Moves messages of a hdt3213/delayqueue into the queue: those that are due, ready, to be retried, or held by a
 -- consumer beyond its deadline.
 --
--- KEYS   pending unack messages dead errors paused route remembered bytes [outbox] [flow] their_pending ready retry their_unack counts body...
+-- KEYS   pending unack messages dead errors paused route remembered bytes [outbox] [history] [flow] their_pending ready retry their_unack counts body...
 -- ARGV   wake channel, required prefix of `route` ("<version> <partitions> <number> "), maximum number of due messages
---        in pending, maximum bytes of a payload and of all bodies, 1 with flow keys (flow.lua), otherwise 0, then for
+--        in pending, maximum bytes of a payload and of all bodies, the optional keys that are there ("outbox", "history", "flow"),
+--        limits of the history ("": none; see history.lua), then for
 --        each id of the library: id, id of the library, metadata as JSON
 -- reply  for each id: taken | invalid: <reason> (now a dead letter) | gone (absent or not due) | conflict (its id is
 --        live) | left (no room, or a limit of the route); error `PUNCTUAL unregistered <text>`, nothing written, when

@@ -2,9 +2,10 @@
 -- Moves due members of a sorted set of another program into the queue. Each member names a hash. The payload is a JSON
 -- object of the fields of the hash.
 --
--- KEYS   pending unack messages dead errors paused route remembered bytes [outbox] [flow] source details...
+-- KEYS   pending unack messages dead errors paused route remembered bytes [outbox] [history] [flow] source details...
 -- ARGV   wake channel, required prefix of `route` ("<version> <partitions> <number> "), maximum number of due messages
---        in pending, maximum bytes of a payload and of all bodies, 1 with flow keys (flow.lua), otherwise 0, ms in a
+--        in pending, maximum bytes of a payload and of all bodies, the optional keys that are there ("outbox", "history", "flow"),
+--        limits of the history ("": none; see history.lua), ms in a
 --        unit of a score, required prefix of the name of a hash, then for each member: id, member, metadata as JSON
 -- reply  for each member: taken | invalid: <reason> (now a dead letter) | gone (absent or not due) | conflict (its id
 --        is live) | left (no room, or a limit of the route); error `PUNCTUAL unregistered <text>`, nothing written,

@@ -1,17 +1,20 @@
--- include bytes clock commit completion flow groups leases recurring scores sizes wake
+-- include bytes clock commit completion flow groups history leases optional recurring scores sizes wake
 -- Delivers messages to lists on this Redis, exactly once: pushed and completed in one script.
 --
--- KEYS   pending unack messages attempts errors remembered records bytes schedules groups grouped list... [flow]
--- ARGV   wake channel, time to remember an id (ms), maximum number of remembered ids, number of lists, then groups of
---        leases with the same token and list: token, number of the list (from 1), number of leases, bytes of their
---        bodies, the ids, the values
+-- KEYS   pending unack messages attempts errors remembered records bytes schedules groups grouped list... [history] [flow]
+-- ARGV   wake channel, time to remember an id (ms), maximum number of remembered ids, number of lists, limits
+--        of the history ("": none; see history.lua), then groups of leases with the same token and list: token, number
+--        of the list (from 1), number of leases, bytes of their bodies, the ids, the values, and the entries if there is
+--        a history
 -- reply  a string with a character for each lease: 1 done | 0 stale | 2 still claimed, because the key is not a list;
 --        then the type of the key for each 2
 local BEFORE_LISTS = 11
 local pending, unack, messages, attempts, errors, remembered, records, bytes, schedules = unpack(KEYS)
 local groups = group_keys(KEYS, 10)
 local channel, keep, max, lists = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local flow = flow_keys(KEYS, BEFORE_LISTS + lists + 1)
+local _, history, flow = optional_keys(KEYS, BEFORE_LISTS + lists + 1)
+history = limited_history(history, ARGV[5])
+local ended_ids, entries = {}, {}
 
 local kinds, pushes = {}, {}
 for n = BEFORE_LISTS + 1, BEFORE_LISTS + lists do
@@ -19,7 +22,7 @@ for n = BEFORE_LISTS + 1, BEFORE_LISTS + lists do
 end
 local reply, refused, seen, left = {}, {}, {}, 0
 local moved, completed, occurrences, ranges, tokens, moves = {}, {}, {}, {}, {}, { 'ZREM', unack }
-local at, done = 5, 0
+local at, done = 6, 0
 while at < #ARGV do
   local token, n, count = ARGV[at], BEFORE_LISTS + tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
   local size, before, first = tonumber(ARGV[at + 3]), #reply, done
@@ -35,6 +38,9 @@ while at < #ARGV do
         moved[done], push[pushed] = ids[i], ARGV[at + 3 + count + i]
         local kept = is_schedule(ids[i]) and occurrences or completed
         kept[#kept + 1] = ids[i]
+        if history and kept == completed then
+          ended_ids[#ended_ids + 1], entries[#entries + 1] = ids[i], ARGV[at + 3 + 2 * count + i]
+        end
         if not all then moves[#moves + 1], tokens[#tokens + 1] = ids[i], token end
       else
         reply[before + i], refused[#refused + 1] = '2', kind
@@ -46,7 +52,7 @@ while at < #ARGV do
   else
     left = left + sizes(messages, { unpack(moved, first + 1) })
   end
-  at = at + 4 + 2 * count
+  at = at + 4 + (history and 3 or 2) * count
 end
 
 local steps = {}
@@ -79,6 +85,7 @@ if flow and done > 0 then
   end
   forget(steps, flow, completed, ended_values)
 end
+keep_ends(steps, history, ended_ids, entries, history and math.floor(clock() / 1000))
 complete(steps, remembered, records, attempts, errors, messages, groups, completed, keep, max)
 local failed = commit(steps)
 if failed then return failed end

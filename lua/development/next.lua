@@ -1,15 +1,18 @@
 -- include clock scores
 -- Finds the next time at which a message is due, for the development clock.
 --
--- KEYS   the time by which the clock is ahead, then for each partition: pending unack paused gates
+-- KEYS   the time by which the clock is ahead, then for each partition: pending unack paused gates outbox
 -- ARGV   for each partition: when its route opens (ms), 0 while it is open
 -- reply  now us, us by which the clock is ahead, next due ms after now or -1, then the numbers (from 1) of the partitions
---        with messages that are due or in flight
+--        with messages that are due or in flight, or with dead letters that can be forwarded
+--
+-- A dead letter that the other route did not take is tried again at the next stop: it is no stop of its own.
 local now, next_due = clock(), -1
 local reply = { now, tonumber(redis.call('GET', KEYS[1])) or 0, -1 }
 for i = 1, #ARGV do
-  local pending, unack, paused, gates = unpack(KEYS, 4 * i - 2, 4 * i + 1)
-  local is_busy = redis.call('ZCARD', unack) > 0
+  local pending, unack, paused, gates, outbox = unpack(KEYS, 5 * i - 3, 5 * i + 1)
+  local letter = head(outbox)
+  local is_busy = redis.call('ZCARD', unack) > 0 or (letter and letter * 1000 <= now)
   if redis.call('EXISTS', paused) == 0 then
     local due, is_parked = head(pending), false
     if due then due, is_parked = due_by(due) end

@@ -13,8 +13,8 @@
 local INVERSE =
   { ZADD = 'ZREM', ZREM = 'ZADD', ZREMRANGEBYRANK = 'ZADD', ZREMRANGEBYSCORE = 'ZADD', HSET = 'HDEL', HDEL = 'HSET' }
 -- Forms that change nothing, in place of an undo with arguments for each message. The probe of any other command is the
--- undo itself, which changes nothing before its step.
-local UNCHANGING = { ZADD = { 'XX', '0', '' }, ZREM = { '' }, HDEL = { '' }, LTRIM = { '0', '-1' } }
+-- undo itself, which changes nothing before its step. No key has the member or field NUL; some have the empty one.
+local UNCHANGING = { ZADD = { 'XX', '0', '\0' }, ZREM = { '\0' }, HDEL = { '\0' }, LTRIM = { '0', '-1' } }
 
 local function is_error(reply) return type(reply) == 'table' and reply.err end
 

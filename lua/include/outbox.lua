@@ -1,13 +1,6 @@
 -- include commit
 -- The outbox of a route that forwards its dead letters. A sorted set: id of a dead letter that was not forwarded yet ->
 -- time from which a forwarder takes it (ms). An id that is no longer dead is dropped when it is taken.
---
--- Its key among `keys` from place `first` on, and the place of the flow keys (flow.lua), of which there are six or none.
--- A route that does not forward passes no such key. `[outbox]` is this key in the KEYS of a script.
-local function outbox_key(keys, first)
-  if (#keys - first) % 6 == 0 then return keys[first], first + 1 end
-  return nil, first
-end
 
 -- Adds the step that puts messages which die now, as score and id in turn, into the outbox, if there is one.
 local function post(steps, outbox, deaths)

@@ -1,19 +1,24 @@
--- include bytes clock commit failures flow layout limits outbox revival scores
+-- include bytes clock commit failures flow history layout limits outbox revival scores
 -- Shared by the scripts take_*.lua, which move messages from keys of other programs into the queue.
 
 -- The number of leading KEYS and ARGV that all these scripts have.
 local OWN_KEYS = 9
-local OWN_ARGUMENTS = 6
+local OWN_ARGUMENTS = 7
 local queue = {
   pending = KEYS[1], unack = KEYS[2], messages = KEYS[3], dead = KEYS[4], errors = KEYS[5], paused = KEYS[6],
   remembered = KEYS[8], bytes = KEYS[9],
 }
 local channel = ARGV[1]
--- The keys that follow: "outbox" (outbox.lua), "flow" (the flow keys, flow.lua), both, or none.
-local outbox, flow
+-- The keys that follow: "outbox" (outbox.lua), "history" (two keys, history.lua), "flow" (the flow keys, flow.lua), or
+-- none.
+local outbox, history, flow
 if string.find(ARGV[6], 'outbox', 1, true) then
   OWN_KEYS = OWN_KEYS + 1
   outbox = KEYS[OWN_KEYS]
+end
+if string.find(ARGV[6], 'history', 1, true) then
+  history = limited_history({ blocks = KEYS[OWN_KEYS + 1], ended = KEYS[OWN_KEYS + 2] }, ARGV[7])
+  OWN_KEYS = OWN_KEYS + 2
 end
 if string.find(ARGV[6], 'flow', 1, true) then
   flow = flow_keys(KEYS, OWN_KEYS + 1)
@@ -51,7 +56,7 @@ local function take(entries, weigh, read)
   if redis.call('EXISTS', queue.paused) == 1 then room = 0 end
 
   local verdicts, taken, good, bad = {}, {}, {}, {}
-  local bodies, scores, dead_scores, texts = {}, {}, {}, {}
+  local bodies, scores, dead_scores, texts, ends = {}, {}, {}, {}, {}
   local bytes, added, full, wake_up = 0, 0, false, false
 
   -- The payload of entry i and the reason if it is invalid, or nothing when there is no room for it.
@@ -101,6 +106,7 @@ local function take(entries, weigh, read)
         bad[#bad + 1] = entry.id
         dead_scores[#dead_scores + 1], dead_scores[#dead_scores + 2] = whole(limits.now), entry.id
         texts[#texts + 1], texts[#texts + 2] = entry.id, failure(limits.now, 0, 'invalid: ' .. problem)
+        if history then ends[#bad] = entry_of('dead', entry.id, 0, body, 'invalid: ' .. problem) end
       else
         verdicts[i] = 'taken'
         good[#good + 1] = entry.id
@@ -123,6 +129,7 @@ local function take(entries, weigh, read)
   add(steps, 'HSET', queue.errors, texts, { { 'HDEL', queue.errors, unpack(bad) } })
   add(steps, 'ZADD', queue.dead, dead_scores, { { 'ZREM', queue.dead, unpack(bad) } })
   post(steps, outbox, dead_scores)
+  keep_ends(steps, history, bad, ends, limits.now)
   add(steps, 'ZADD', queue.pending, scores, { { 'ZREM', queue.pending, unpack(good) } })
   return verdicts, steps, taken, wake_up
 end

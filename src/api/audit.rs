@@ -42,6 +42,11 @@ pub enum Of<'a> {
 }
 
 impl Caller {
+    /// The name of the token, as it is kept with messages; `None` without one.
+    pub fn by(&self) -> Option<String> {
+        Some(self.grant.name()).filter(|name| !name.is_empty()).map(str::to_owned)
+    }
+
     /// Logs a call that changed `count` messages, or a route.
     pub fn record(&self, call: &'static str, route: &str, of: &Of<'_>, count: u64) {
         if count > 0 {

@@ -95,30 +95,20 @@ pub async fn summary(
     Ok(Json(json!({ "total": summary.total, "complete": summary.complete, "reasons": reasons })))
 }
 
-/// Cancels pending messages.
-pub async fn purge_pending(
-    State(api): State<Arc<Api>>,
-    caller: Caller,
-    Extension(deadline): Extension<Deadline>,
-    Path(route): Path<String>,
-    request: Request,
-) -> Result<Json<Value>, Problem> {
-    let body = body::read(&api.body_memory, request, MAX_BYTES).await?;
-    let request = message_body::parse_pending(&body.bytes, false)?;
-    change_pending(&api, &caller, "purge_pending", deadline, &route, &request).await
-}
-
-/// Moves pending messages to another time.
-pub async fn move_pending(
-    State(api): State<Arc<Api>>,
-    caller: Caller,
-    Extension(deadline): Extension<Deadline>,
-    Path(route): Path<String>,
-    request: Request,
-) -> Result<Json<Value>, Problem> {
-    let body = body::read(&api.body_memory, request, MAX_BYTES).await?;
-    let request = message_body::parse_pending(&body.bytes, true)?;
-    change_pending(&api, &caller, "move_pending", deadline, &route, &request).await
+/// Cancels pending messages, or moves them to another time.
+pub fn act_on_pending(moves: bool) -> MethodRouter<Arc<Api>> {
+    let call = if moves { "move_pending" } else { "purge_pending" };
+    post(
+        async move |State(api): State<Arc<Api>>,
+                    caller: Caller,
+                    Extension(deadline): Extension<Deadline>,
+                    Path(route): Path<String>,
+                    request: Request| {
+            let body = body::read(&api.body_memory, request, MAX_BYTES).await?;
+            let request = message_body::parse_pending(&body.bytes, moves)?;
+            change_pending(&api, &caller, call, deadline, &route, &request).await
+        },
+    )
 }
 
 async fn change_pending(
@@ -135,7 +125,9 @@ async fn change_pending(
     }
     let deadline = api.end_of_work(deadline);
     let (limit, dry_run) = (*limit, *dry_run);
-    let work = PendingWork { action: *action, selection, before: *before, limit, dry_run, deadline };
+    let by = caller.by();
+    let by = by.as_deref();
+    let work = PendingWork { action: *action, selection, before: *before, limit, dry_run, deadline, by };
     let (mut bulk, mut refused) = (Bulk::default(), Vec::new());
     let result = api.queue.change_pending(route, &work, cursor.as_deref(), &mut bulk, &mut refused).await;
     let Json(bulk) = ended(caller, call, route, &audit::shown(selection), dry_run, bulk, result)?;

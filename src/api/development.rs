@@ -37,10 +37,7 @@ use crate::{
     config::Right,
     queue::QueueError,
     sink::inbox::{Inbox, Listing},
-    store::{
-        Store,
-        redis::{Coming, RedisStore},
-    },
+    store::redis::{Coming, RedisStore},
     time::{self, UnixMillis, wall_clock},
 };
 
@@ -72,6 +69,8 @@ pub struct Development {
     pub inbox: Arc<Inbox>,
     /// Whether sinks have messages, or the end of one is not counted yet.
     pub is_busy: Box<dyn Fn() -> bool + Send + Sync>,
+    /// Passes over outboxes of dead letters that ended, and that began.
+    pub passes: Box<dyn Fn() -> (u64, u64) + Send + Sync>,
     /// Sets the schedules of the file again, in a Redis that was emptied.
     pub set_schedules: Box<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>,
     /// One advance or reset at a time.
@@ -202,7 +201,7 @@ async fn reset(State(development): State<Arc<Development>>, caller: Caller) -> R
     all_routes(&caller.grant)?;
     let _turn = development.turn.lock().await;
     let end = Instant::now() + RESET_WAIT;
-    while (development.is_busy)() {
+    while (development.is_busy)() || development.is_forwarding_since(development.ended_passes()) {
         if Instant::now() >= end {
             let text = "messages are in flight; nothing was deleted";
             return Err(Problem::new(StatusCode::CONFLICT, "in-flight", text));
@@ -248,14 +247,24 @@ impl Development {
         Ok(self.store().coming(opening).await.map_err(QueueError::from)?)
     }
 
+    fn ended_passes(&self) -> u64 {
+        (self.passes)().0
+    }
+
+    /// Whether a dead letter can have been on neither route since so many passes had ended.
+    fn is_forwarding_since(&self, ended: u64) -> bool {
+        (self.passes)().1 != ended
+    }
+
     /// Moves the clock to `latest`, in microseconds, until `end`.
     async fn advance(&self, latest: u64, end: Instant) -> Result<Advanced, Problem> {
         let before = self.attempts();
         let (mut stops, mut pause, mut woken) = (0, PAUSES[0], None);
         let (settled, more) = loop {
+            let ended = self.ended_passes();
             let Coming { now, next_due, busy, .. } = self.coming().await?;
             let is_over = Instant::now() >= end;
-            if !busy.is_empty() || (self.is_busy)() {
+            if !busy.is_empty() || (self.is_busy)() || self.is_forwarding_since(ended) {
                 if is_over {
                     break (false, now < latest);
                 }
@@ -263,7 +272,7 @@ impl Development {
                     woken = Some(Instant::now());
                     // An error only costs time.
                     let store = self.store();
-                    join_all(busy.iter().map(|partition| store.wake_all(partition))).await;
+                    join_all(busy.iter().map(|partition| store.wake_busy(partition))).await;
                 }
                 sleep(pause).await;
                 pause = (pause * 2).min(PAUSES[1]);

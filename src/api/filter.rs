@@ -41,6 +41,11 @@ impl Parameters {
         Ok(Self(all))
     }
 
+    /// Whether all parameters were taken.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// # Errors
     /// 400 with the error of `parse`.
     pub fn take<T>(&mut self, name: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Result<Option<T>, Problem> {

@@ -13,20 +13,19 @@ use serde_json::{Value, json};
 use super::{
     auth::Grant,
     deadline::Deadline,
+    ended,
     messages::shown_waits,
     problem::Problem,
     shown::{self, Payload},
     state::Api,
 };
-use crate::{
-    message::{Ended, MessageId},
-    store::Found,
-};
+use crate::{message::MessageId, queue::QueueError, store::Found};
 
-/// Routes that are asked at once.
-const ASKED_AT_ONCE: usize = 16;
+/// Routes that are asked at once: that many messages are in memory.
+const ASKED_AT_ONCE: usize = 4;
 
-/// Asks every route that the token covers. Payloads are left out: the call for the message has them.
+/// Asks every route that the token covers. Payloads are left out: the call for the message has them. An error of one
+/// route does not hide the others; an error of all of them is that of the call.
 pub async fn find(
     Shared(api): Shared<Arc<Api>>,
     Extension(deadline): Extension<Deadline>,
@@ -34,27 +33,34 @@ pub async fn find(
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
     let id = MessageId::stored(&id).map_err(Problem::bad_request)?;
-    let _permit = api.enter(&grant.share, api.largest_message(), deadline).await?;
+    let _permit = api.enter(&grant.share, ASKED_AT_ONCE as u64 * api.largest_message(), deadline).await?;
     let routes: Vec<Arc<str>> = api.queue.routes().into_iter().filter(|route| grant.covers(route)).collect();
     let asked = routes.into_iter().map(async |route| {
         let answer = api.readers.fetch(&grant.share, api.queue.get(&route, &id)).await;
         (route, answer)
     });
     let mut asked = stream::iter(asked).buffered(ASKED_AT_ONCE);
-    let (mut messages, mut failed) = (Vec::new(), Vec::new());
+    let (mut messages, mut failed, mut is_answered) = (Vec::new(), Vec::new(), false);
     while let Some((route, answer)) = asked.next().await {
+        is_answered |= answer.is_ok();
         match answer {
-            Ok(Some(Found::Live { snapshot, now, paused })) => {
+            Ok(Some(Found::Live { snapshot, now, paused, ends })) => {
                 let waits = shown_waits(&api, &grant, &route, &snapshot, now, paused);
-                let json = shown::pieces(&route, &snapshot, &waits, Payload::LeftOut).collect::<Vec<_>>().concat();
+                let json =
+                    shown::pieces(&route, &snapshot, (&waits, &ends), Payload::LeftOut).collect::<Vec<_>>().concat();
                 messages.push(serde_json::from_slice::<Value>(&json).expect("JSON"));
             }
-            Ok(Some(Found::Ended(Ended { ending, at }))) => {
-                messages.push(json!({ "id": id.as_str(), "route": route, "state": ending, "ended_at": at }));
+            Ok(Some(Found::Ended { remembered, ends })) => {
+                messages.extend(ended::json_of(&route, &id, remembered, &ends));
             }
             Ok(None) => {}
-            Err(error) => failed.push(json!({ "route": route, "error": error.to_string() })),
+            Err(error) => failed.push((route, error)),
         }
     }
+    if !is_answered && let Some((_, error)) = failed.pop() {
+        return Err(error.into());
+    }
+    let shown = |(route, error): &(Arc<str>, QueueError)| json!({ "route": route, "error": error.to_string() });
+    let failed: Vec<_> = failed.iter().map(shown).collect();
     Ok(Json(json!({ "messages": messages, "failed": failed })).into_response())
 }

@@ -116,7 +116,8 @@ impl Change {
         ChangeQuery { cursor }: ChangeQuery,
     ) -> Result<Json<Value>, Problem> {
         let Self { call, done, action, before } = self;
-        let (end, mut work) = (api.end_of_work(deadline), GroupWork { before, ..GroupWork::default() });
+        let by = caller.by();
+        let (end, mut work) = (api.end_of_work(deadline), GroupWork { before, by, ..GroupWork::default() });
         let result = api.queue.change_group(route, group, action, cursor.as_deref(), end, &mut work).await;
         caller.record(call, route, &Of::Selection(format!("group={group}")), work.count);
         result.map_err(|error: QueueError| Problem::from(error).after(work.count))?;

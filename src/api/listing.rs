@@ -16,7 +16,7 @@ use super::{
     state::Api,
 };
 use crate::{
-    message::State,
+    message::{EndedMessage, State},
     queue::Page,
     store::{Filter, Order, PageRequest, Snapshot},
 };
@@ -36,6 +36,18 @@ pub struct PageQuery {
     pub limit: Option<usize>,
     pub cursor: Option<String>,
     pub payload: Option<bool>,
+}
+
+/// The number of messages of a page.
+///
+/// # Errors
+/// 400 for one that is not allowed.
+pub fn page_limit(query: &PageQuery) -> Result<usize, Problem> {
+    let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
+    if !(1..=MAX_LIMIT).contains(&limit) {
+        return Err(Problem::bad_request(format!("`limit` is 1 to {MAX_LIMIT}")));
+    }
+    Ok(limit)
 }
 
 /// The messages of a listing.
@@ -71,10 +83,7 @@ impl MessageListing {
         end: Option<Instant>,
         deadline: Deadline,
     ) -> Result<Response, Problem> {
-        let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
-        if !(1..=MAX_LIMIT).contains(&limit) {
-            return Err(Problem::bad_request(format!("`limit` is 1 to {MAX_LIMIT}")));
-        }
+        let limit = page_limit(query)?;
         let part = api.queue.part_bytes(&route);
         let permit = api.enter(&grant.share, part + api.largest_message(), deadline).await?;
         let payload = if query.payload.unwrap_or(true) { shown::Payload::Shown } else { shown::Payload::LeftOut };
@@ -113,7 +122,7 @@ impl MessageListing {
             scanned += page.scanned;
             for snapshot in page.messages {
                 writer.write(separator.as_bytes()).await?;
-                write(&mut writer, &self.route, &snapshot, &Waits::default(), self.payload).await?;
+                write(&mut writer, &self.route, &snapshot, (&Waits::default(), &[]), self.payload).await?;
                 separator = ",";
             }
             match page.cursor {
@@ -135,10 +144,10 @@ pub async fn write(
     writer: &mut Writer,
     route: &str,
     snapshot: &Snapshot,
-    waits: &Waits,
+    (waits, ends): (&Waits, &[EndedMessage]),
     payload: shown::Payload,
 ) -> Result<(), Broken> {
-    for piece in shown::pieces(route, snapshot, waits, payload) {
+    for piece in shown::pieces(route, snapshot, (waits, ends), payload) {
         writer.write(&piece).await?;
     }
     Ok(())

@@ -15,6 +15,7 @@ use super::{
     auth::Grant,
     body,
     deadline::Deadline,
+    ended,
     filter::Parameters,
     listing::{self, Listed, MessageListing, PageQuery},
     message_body,
@@ -26,7 +27,7 @@ use super::{
 };
 use crate::{
     config::Right,
-    message::{Cancellation, Ended, MAX_METADATA_BYTES, MessageId, State},
+    message::{Cancellation, EndedMessage, MAX_METADATA_BYTES, MessageId, State},
     queue::QueueError,
     store::{Cancelled, Filter, Found, NEVER, Order, Rescheduled, Snapshot},
     time::{Due, UnixMillis},
@@ -46,13 +47,11 @@ pub async fn look_at(
     let id = MessageId::stored(&id).map_err(Problem::bad_request)?;
     let permit = api.enter(&grant.share, api.largest_message(), deadline).await?;
     match api.readers.fetch(&grant.share, api.queue.get(&route, &id)).await? {
-        Some(Found::Live { snapshot, now, paused }) => {
+        Some(Found::Live { snapshot, now, paused, ends }) => {
             let waits = shown_waits(&api, &grant, &route, &snapshot, now, paused);
-            Ok(one(route, *snapshot, waits, permit))
+            Ok(one(route, *snapshot, waits, ends, permit))
         }
-        Some(Found::Ended(Ended { ending, at })) => {
-            Ok(Json(json!({ "id": id.as_str(), "route": route, "state": ending, "ended_at": at })).into_response())
-        }
+        Some(Found::Ended { remembered, ends }) => Ok(ended::one(&route, &id, remembered, &ends)),
         None => Err(Problem::unknown_message(id.as_str())),
     }
 }
@@ -67,13 +66,13 @@ pub fn shown_waits(api: &Api, grant: &Grant, route: &str, snapshot: &Snapshot, n
     waits
 }
 
-fn one(route: String, snapshot: Snapshot, waits: Waits, permit: Permit) -> Response {
+fn one(route: String, snapshot: Snapshot, waits: Waits, ends: Vec<EndedMessage>, permit: Permit) -> Response {
     if snapshot.message.as_ref().map_or(0, |message| message.payload.len()) <= MAX_WHOLE_BYTES {
-        return readers::whole(shown::pieces(&route, &snapshot, &waits, shown::Payload::Shown));
+        return readers::whole(shown::pieces(&route, &snapshot, (&waits, &ends), shown::Payload::Shown));
     }
     readers::json(async move |mut writer: Writer| {
         let _permit = permit;
-        listing::write(&mut writer, &route, &snapshot, &waits, shown::Payload::Shown).await?;
+        listing::write(&mut writer, &route, &snapshot, (&waits, &ends), shown::Payload::Shown).await?;
         Ok(writer)
     })
 }
@@ -144,7 +143,7 @@ pub async fn cancel(
     let body = body::read(&api.body_memory, request, MAX_PATCH_BYTES).await?;
     message_body::parse_nothing(&body.bytes)?;
     let keep_dead = !caller.grant.has(Right::Admin);
-    let cancellation = Cancellation { keep_dead, ..Cancellation::from(id.clone()) };
+    let cancellation = Cancellation { keep_dead, by: caller.by(), ..Cancellation::from(id.clone()) };
     match api.queue.cancel(&route, &cancellation).await? {
         Cancelled::Cancelled => {
             caller.record("cancel", &route, &Of::Id(&id), 1);
@@ -181,14 +180,22 @@ pub const LIST_QUERY: &[&str] = &[
     "payload",
 ];
 
-/// The messages that a listing shows: their state, and whether only those with failed attempts.
-fn listed_state(text: &str) -> Result<(State, bool), String> {
+/// The messages that a listing shows.
+enum ListedState {
+    /// Those of a state; only those with failed attempts, if true.
+    Live(State, bool),
+    /// Messages that ended, on a route with a history.
+    Ended,
+}
+
+fn listed_state(text: &str) -> Result<ListedState, String> {
     match text {
-        "pending" => Ok((State::Pending, false)),
-        "retrying" => Ok((State::Pending, true)),
-        "unack" => Ok((State::Unack, false)),
-        "dead" => Ok((State::Dead, false)),
-        _ => Err("is `pending`, `retrying`, `unack` or `dead`".into()),
+        "pending" => Ok(ListedState::Live(State::Pending, false)),
+        "retrying" => Ok(ListedState::Live(State::Pending, true)),
+        "unack" => Ok(ListedState::Live(State::Unack, false)),
+        "dead" => Ok(ListedState::Live(State::Dead, false)),
+        "ended" => Ok(ListedState::Ended),
+        _ => Err("is `pending`, `retrying`, `unack`, `dead` or `ended`".into()),
     }
 }
 
@@ -213,16 +220,22 @@ pub async fn list(
     Query(query): Query<Vec<(String, String)>>,
 ) -> Result<Response, Problem> {
     let mut query = Parameters::new(query)?;
-    let (state, retried) = query.take("state", listed_state)?.unwrap_or((State::Pending, false));
-    let mut filter = query.filter(state)?;
-    api.check_flow_filter(&route, &filter, "flow")?;
-    filter.retried = retried;
-    let order = query.take("order", order)?.unwrap_or_else(|| default_order(state));
+    let listed = query.take("state", listed_state)?.unwrap_or(ListedState::Live(State::Pending, false));
     let page = PageQuery {
         limit: query.take("limit", |text| text.parse().map_err(|_| "is a number".to_owned()))?,
         cursor: query.take("cursor", |text| Ok(text.to_owned()))?,
         payload: query.take("payload", |text| text.parse().map_err(|_| "is `true` or `false`".to_owned()))?,
     };
+    let ListedState::Live(state, retried) = listed else {
+        if !query.is_empty() {
+            return Err(Problem::bad_request("`state=ended` takes no filter and no `order`"));
+        }
+        return ended::list(&api, &grant, &route, &page, deadline).await;
+    };
+    let mut filter = query.filter(state)?;
+    api.check_flow_filter(&route, &filter, "flow")?;
+    filter.retried = retried;
+    let order = query.take("order", order)?.unwrap_or_else(|| default_order(state));
     // Few of many messages may match.
     let end = (filter != Filter::default()).then(|| api.end_of_work(deadline));
     let listed = Listed::Filtered { state, filter, order };

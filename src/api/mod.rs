@@ -15,6 +15,7 @@ mod connections;
 mod console;
 mod deadline;
 mod development;
+mod ended;
 mod filter;
 mod find;
 mod flows;
@@ -46,6 +47,7 @@ mod scheduled;
 mod schedules;
 mod server;
 mod shown;
+mod shown_end;
 mod spare;
 mod state;
 mod statuses;
@@ -156,8 +158,8 @@ fn endpoints() -> Vec<Endpoint> {
         call(Method::PATCH, MESSAGE, schedule, patch(messages::reschedule)),
         call(Method::DELETE, MESSAGE, schedule, delete(messages::cancel)),
         call(Method::POST, "/v1/routes/{route}/messages/{id}/deliver", schedule, post(messages::deliver)),
-        call(Method::POST, "/v1/routes/{route}/purge", admin, post(bulk::purge_pending)),
-        call(Method::POST, "/v1/routes/{route}/move", admin, post(bulk::move_pending)),
+        call(Method::POST, "/v1/routes/{route}/purge", admin, bulk::act_on_pending(false)),
+        call(Method::POST, "/v1/routes/{route}/move", admin, bulk::act_on_pending(true)),
         call(Method::GET, "/v1/messages/{id}", read, get(find::find)),
         with(Method::POST, "/v1/routes/{route}/raw", schedule, raw::QUERY, post(raw::raw)),
         call(

@@ -36,10 +36,13 @@ pub async fn messages(
     let trace = trace::of_request(request.headers());
     let body = body::read(&api.body_memory, request, MAX_JSON_BYTES).await?;
     let rules = Rules { max_payload: api.max_payload, idempotency_key, trace, new_id: &*api.new_id };
-    let (is_one, messages) = match message_body::parse(&body.bytes, &rules)? {
+    let (is_one, mut messages) = match message_body::parse(&body.bytes, &rules)? {
         Batch::One(message) => (true, vec![*message]),
         Batch::Many(messages) => (false, messages),
     };
+    for message in &mut messages {
+        message.metadata.scheduled_by = caller.by();
+    }
     let place = |index: usize| if is_one { "/expires_at".to_owned() } else { format!("/{index}/expires_at") };
     check_expiry(&api, &route, &messages, place).await?;
     caller.grant.admit(messages.len())?;

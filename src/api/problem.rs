@@ -159,6 +159,7 @@ impl From<QueueError> for Problem {
             QueueError::UnknownRoute(route) => Self::unknown_route(&route),
             error @ QueueError::NoForwarding(_) => Self::new(StatusCode::CONFLICT, "no-forwarding", error.to_string()),
             error @ QueueError::NoFlows(_) => Self::new(StatusCode::NOT_FOUND, "no-flows", error.to_string()),
+            error @ QueueError::NoHistory(_) => Self::new(StatusCode::NOT_FOUND, "no-history", error.to_string()),
             QueueError::Invalid(text) => Self::bad_request(text),
             QueueError::Store(error) => error.into(),
         }

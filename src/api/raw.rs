@@ -102,7 +102,7 @@ pub async fn raw(
         id: id.unwrap_or_else(|| (api.new_id)()),
         due,
         payload: body.bytes.clone(),
-        metadata,
+        metadata: Metadata { scheduled_by: caller.by(), ..metadata },
         on_conflict,
         debounce,
         record: None,
@@ -153,6 +153,7 @@ impl RawQuery {
             origin: None,
             max_attempts: max_attempts.and_then(|number| mistakes.read("max_attempts", number)),
             recurring: None,
+            scheduled_by: None,
             expires_at: expires_at.map(UnixMillis::get),
         };
         metadata.keep_trace(trace::of_request(headers).as_ref());

@@ -5,9 +5,10 @@ use std::{iter, sync::Arc};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde::Serialize;
 
+use super::shown_end::ShownEnd;
 use crate::{
-    message::{Headers, Metadata, Origin, Properties, State},
-    store::{NEVER, Snapshot},
+    message::{EndedMessage, Headers, Metadata, Origin, Properties, State},
+    store::{NEVER, PastAttempt, Snapshot},
     time::UnixMillis,
 };
 
@@ -28,6 +29,12 @@ struct Shown<'a> {
     last_error_at: Option<UnixMillis>,
     #[serde(skip_serializing_if = "Option::is_none")]
     died_at: Option<UnixMillis>,
+    /// The last attempts that failed, the latest last.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    attempt_log: &'a [PastAttempt],
+    /// When it was accepted, or moved last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    accepted_at: Option<UnixMillis>,
     /// The due time with which the message was scheduled.
     #[serde(skip_serializing_if = "Option::is_none")]
     due: Option<UnixMillis>,
@@ -46,6 +53,8 @@ struct Shown<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     group: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    scheduled_by: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     trace_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     properties: Option<&'a Properties>,
@@ -58,6 +67,9 @@ struct Shown<'a> {
     /// The error that makes the stored body unreadable: there is no payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     unreadable: Option<&'a str>,
+    /// Earlier ends of the id, the latest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    history: Vec<ShownEnd<'a>>,
 }
 
 /// The notes of a source without the key, which is a field of its own. `None` if nothing is left.
@@ -108,7 +120,7 @@ pub enum Payload {
 pub fn pieces<'a>(
     route: &'a str,
     snapshot: &'a Snapshot,
-    waits: &'a Waits,
+    (waits, ends): (&'a Waits, &'a [EndedMessage]),
     payload: Payload,
 ) -> impl Iterator<Item = Vec<u8>> + Send + 'a {
     let none = Metadata::default();
@@ -127,6 +139,8 @@ pub fn pieces<'a>(
         last_error: snapshot.last_error.as_deref(),
         last_error_at: snapshot.last_error_at,
         died_at: snapshot.died_at,
+        attempt_log: &snapshot.attempt_log,
+        accepted_at: snapshot.message.as_ref().ok().map(|message| message.accepted).filter(|at| at.get() > 0),
         due: snapshot.message.as_ref().ok().map(|message| message.due).filter(ever),
         next_attempt_at: deliver_at.filter(|_| snapshot.state == State::Pending),
         waits,
@@ -139,12 +153,14 @@ pub fn pieces<'a>(
         },
         flow: metadata.flow.as_deref(),
         group: metadata.group.as_deref(),
+        scheduled_by: metadata.scheduled_by.as_deref(),
         trace_id: metadata.headers.trace().map(|context| context.trace.to_string()),
         properties: metadata.properties.as_deref(),
         max_attempts: metadata.max_attempts,
         expires_at: metadata.expires_at,
         origin: metadata.origin.as_deref().and_then(shown_origin),
         unreadable,
+        history: ends.iter().map(ShownEnd::from).collect(),
     };
     let mut head = serde_json::to_vec(&shown).expect("strings and integers always serialize");
     let stored = snapshot.message.as_ref().ok().filter(|_| payload == Payload::Shown);
@@ -192,6 +208,7 @@ mod tests {
 
     fn shown(message: Result<StoredMessage, String>) -> Value {
         let snapshot = Snapshot {
+            attempt_log: Vec::new(),
             parked: false,
             last_error_at: UnixMillis::new(4000),
             died_at: UnixMillis::new(5000),
@@ -202,7 +219,7 @@ mod tests {
             last_error: Some("rejected: HTTP 400".into()),
             message,
         };
-        let pieces: Vec<Vec<u8>> = pieces("r", &snapshot, &Waits::default(), Payload::Shown).collect();
+        let pieces: Vec<Vec<u8>> = pieces("r", &snapshot, (&Waits::default(), &[]), Payload::Shown).collect();
         assert!(pieces.iter().all(|piece| piece.len() <= 6 * SLICE_BYTES), "each piece is small");
         serde_json::from_slice(&pieces.concat()).expect("JSON")
     }

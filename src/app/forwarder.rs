@@ -4,7 +4,13 @@
 //! there, schedules it on the other route, and ends its turn. If a process ends in between, a forwarder of any instance
 //! takes it again after 15 s, and schedules it with the same id.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use tokio::{
     sync::watch,
@@ -43,6 +49,40 @@ pub struct Forwarder {
     pub to: Forwarding,
     /// Notified when a message of the route becomes dead.
     pub signal: Arc<WakeSignal>,
+    /// Shared with the other forwarders of the instance.
+    pub passes: Arc<Passes>,
+}
+
+/// Passes over outboxes: a dead letter that was taken is on neither route until its pass ends.
+#[derive(Debug, Default)]
+pub struct Passes {
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+/// A pass under way. It ends when this is dropped.
+struct Pass<'a>(&'a Passes);
+
+impl Passes {
+    pub fn begun(&self) -> u64 {
+        self.begun.load(Ordering::SeqCst)
+    }
+
+    /// No pass was under way since, if as many have `begun`.
+    pub fn ended(&self) -> u64 {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    fn begin(&self) -> Pass<'_> {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        Pass(self)
+    }
+}
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        self.0.ended.fetch_add(1, Ordering::SeqCst);
+    }
 }
 
 /// The result of a batch.
@@ -61,7 +101,11 @@ impl Forwarder {
         metrics::dead_forwarded(&self.route, 0);
         let mut logged: Option<Instant> = None;
         while !is_stopping(&stop) {
-            let wait = match self.forward(store, queue, &stop).await {
+            let forwarded = {
+                let _pass = self.passes.begin();
+                self.forward(store, queue, &stop).await
+            };
+            let wait = match forwarded {
                 Ok((wait, refusal)) => {
                     if let Some(refusal) = refusal
                         && logged.is_none_or(|at| at.elapsed() >= LOG_INTERVAL)

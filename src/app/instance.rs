@@ -14,6 +14,7 @@ use super::{
     backend::Backend,
     clock::RedisClock,
     differences::{Change, Differences},
+    forwarder::Passes,
     reachability::Reachability,
     schedules::{self, FileSchedules},
     sinks::RunningSink,
@@ -52,7 +53,15 @@ fn stored(name: &str, route: &RouteConfig, config: &Config) -> RouteSettings {
         limits: route.limits,
         flow: route.flow.clone(),
         forwards: route.forward.is_some(),
+        history: route.history,
     }
+}
+
+/// Host and process, as an operator finds an instance.
+fn instance_name() -> Arc<str> {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host: String = host.trim().chars().filter(char::is_ascii_graphic).collect();
+    format!("{}:{}", if host.is_empty() { "localhost" } else { &host }, std::process::id()).into()
 }
 
 /// Bytes of the largest message as it is stored.
@@ -73,6 +82,9 @@ pub struct Instance {
     backend: Arc<Backend>,
     scheduler: Arc<Scheduler>,
     spans: Spans,
+    /// As operators find it.
+    name: Arc<str>,
+    passes: Arc<Passes>,
     units: Units,
     running: Mutex<Running>,
 }
@@ -152,6 +164,8 @@ impl Instance {
             incidents,
             backend,
             spans,
+            name: instance_name(),
+            passes: Arc::default(),
             running: Mutex::new(running),
         };
         let differences = Differences::between(None, &config);
@@ -186,7 +200,7 @@ impl Instance {
             // After the former one of its name reports no more.
             unit.sink.breaker().show();
         }
-        let upkeeps = running.upkeeps(&config, differences);
+        let upkeeps = running.upkeeps(&config, differences, &self.passes);
         self.serve(&mut running, &config, differences, &upkeeps);
         self.replace_routes(&mut running, &config, differences, upkeeps);
         self.close(&mut running, former_sinks);
@@ -282,8 +296,10 @@ impl Instance {
             },
             window: route.window.clone(),
             has_flows: route.flow.is_some(),
+            keeps_history: route.history.is_some(),
             target: sink.sink.target(),
             spans: self.spans.clone(),
+            instance: self.name.clone(),
         };
         let delivering = Arc::new(running.delivering.of_route(name));
         let store = self.queue.store().of_route(name);
@@ -411,10 +427,11 @@ impl Instance {
     /// The parts that the development clock moves.
     pub fn development(&self, api: Arc<Api>, inbox: Arc<Inbox>) -> Arc<Development> {
         let (settling, table) = (self.scheduler.settling(), self.table.clone());
-        let (queue, of_file) = (self.queue.clone(), self.table.clone());
+        let (queue, of_file, passes) = (self.queue.clone(), self.table.clone(), self.passes.clone());
         Arc::new(Development {
             api,
             inbox,
+            passes: Box::new(move || (passes.ended(), passes.begun())),
             is_busy: Box::new(move || is_busy(&settling, &table.load())),
             set_schedules: Box::new(move || {
                 let (queue, config) = (queue.clone(), of_file.load().config.clone());
@@ -467,11 +484,16 @@ impl Running {
     }
 
     /// The upkeep of each route: a new one for those that differ.
-    fn upkeeps(&self, config: &Config, differences: &Differences) -> BTreeMap<String, Arc<Upkeep>> {
+    fn upkeeps(
+        &self,
+        config: &Config,
+        differences: &Differences,
+        passes: &Arc<Passes>,
+    ) -> BTreeMap<String, Arc<Upkeep>> {
         let upkeep = |(name, route): (&String, &RouteConfig)| {
             let known = self.routes.get(name).filter(|_| !differences.routes.contains_key(name));
             let known = known.map(|known| known.upkeep.clone());
-            (name.clone(), known.unwrap_or_else(|| Arc::new(Upkeep::new(&name.as_str().into(), route))))
+            (name.clone(), known.unwrap_or_else(|| Arc::new(Upkeep::new(&name.as_str().into(), route, passes))))
         };
         config.routes.iter().map(upkeep).collect()
     }

@@ -128,6 +128,7 @@ mod tests {
         let settings = RouteSettings {
             flow: None,
             forwards: false,
+            history: None,
             name: "r".into(),
             partitions: 1,
             max_payload: 100,

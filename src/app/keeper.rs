@@ -157,6 +157,7 @@ mod tests {
             limits,
             flow: None,
             forwards: false,
+            history: None,
         };
         let store = Arc::new(RedisStore::new(connection, "p", [settings]));
         let queue = Arc::new(Queue::new(store.clone(), &BTreeMap::new(), false));

@@ -5,6 +5,7 @@ mod clock;
 mod differences;
 pub mod embedded;
 pub mod forwarder;
+mod historian;
 mod instance;
 mod janitor;
 mod keeper;

@@ -1,12 +1,17 @@
-//! The work beside the deliveries of a route: dead letters are evicted and forwarded, lost messages restored, and messages
-//! moved to other partitions.
+//! The work beside the deliveries of a route: dead letters and old ends are evicted, dead letters forwarded, lost messages
+//! restored, and messages moved to other partitions.
 
 use std::sync::Arc;
 
 use futures::future::OptionFuture;
 use tokio::sync::watch;
 
-use super::{forwarder::Forwarder, janitor::Janitor, mover, restorer};
+use super::{
+    forwarder::{Forwarder, Passes},
+    historian,
+    janitor::Janitor,
+    mover, restorer,
+};
 use crate::{config::RouteConfig, incidents::Incidents, queue::Queue, store::WakeSignal, store::redis::RedisStore};
 
 pub struct Upkeep {
@@ -19,10 +24,16 @@ pub struct Upkeep {
 }
 
 impl Upkeep {
-    pub fn new(route: &Arc<str>, config: &RouteConfig) -> Self {
+    pub fn new(route: &Arc<str>, config: &RouteConfig, passes: &Arc<Passes>) -> Self {
         let partitions = config.partitions;
         let forwarder = config.forward.clone();
-        let forwarder = forwarder.map(|to| Forwarder { route: route.clone(), partitions, to, signal: Arc::default() });
+        let forwarder = forwarder.map(|to| Forwarder {
+            route: route.clone(),
+            partitions,
+            to,
+            signal: Arc::default(),
+            passes: passes.clone(),
+        });
         Self { route: route.clone(), partitions, janitor: Janitor::new(route, config), forwarder }
     }
 
@@ -39,6 +50,7 @@ impl Upkeep {
         tokio::join!(
             OptionFuture::from(evicting),
             OptionFuture::from(forwarding),
+            historian::run(&self.route, self.partitions, store, stop.clone()),
             restorer::run(&self.route, self.partitions, store, stop.clone()),
             mover::run(&self.route, store, incidents, stop),
         );

@@ -34,13 +34,17 @@ const MAX_MESSAGE_BYTES: usize = MAX_JSON_BYTES - 2;
 const MAX_TRIES: u32 = 10;
 
 /// Fields that `dead export` and `list --json` add to those of a new message.
-const NOT_SCHEDULED: [&str; 10] = [
+const NOT_SCHEDULED: [&str; 14] = [
     "route",
     "state",
     "attempts",
     "last_error",
     "last_error_at",
     "died_at",
+    "accepted_at",
+    "attempt_log",
+    "scheduled_by",
+    "history",
     "next_attempt_at",
     "waits_for",
     "down",

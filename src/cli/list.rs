@@ -55,6 +55,8 @@ enum State {
     Unack,
     /// Dead letters, by the time of death
     Dead,
+    /// Messages that ended, the latest first, of a route with a history
+    Ended,
 }
 
 pub async fn list(session: &Session<'_>, arguments: ListArguments) -> Result<(), Failure> {
@@ -63,6 +65,7 @@ pub async fn list(session: &Session<'_>, arguments: ListArguments) -> Result<(),
         State::Retrying => ("retrying", &["id", "deliver_at", "attempts", "last_error"][..]),
         State::Unack => ("unack", &["id", "due", "attempts", "last_error"][..]),
         State::Dead => ("dead", DEAD_COLUMNS),
+        State::Ended => ("ended", &["id", "outcome", "ended_at", "attempts", "lateness", "answer"][..]),
     };
     let ListArguments { route, filter, page, .. } = &arguments;
     Listing::page(route, state, filter, page).show(session, columns).await
@@ -283,15 +286,22 @@ pub fn as_table(columns: &[&str], entries: &[Value], cell: fn(&Value, &str) -> S
 }
 
 /// A table with the names of fields above it.
-fn titled(columns: &[&str], rows: &[Vec<String>]) -> String {
+/// A table with a title for each column.
+pub fn titled(columns: &[&str], rows: &[Vec<String>]) -> String {
     let header: Vec<String> = columns.iter().map(|name| name.replace('_', " ").to_uppercase()).collect();
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
     table::text(&header, rows)
 }
 
-/// Text of a field.
+/// Text of a field; `lateness` and `answer` are made of the fields of a message that ended.
 pub fn cell(entry: &Value, name: &str) -> String {
-    match &entry[name] {
+    let value = match name {
+        "lateness" => return entry["late_ms"].as_u64().map_or_else(|| "-".to_owned(), |late| format!("{late} ms")),
+        "answer" if entry["error"].is_string() => &entry["error"],
+        "answer" => &entry["status"],
+        name => &entry[name],
+    };
+    match value {
         Value::Null => "-".to_owned(),
         value => value.as_str().map_or_else(|| value.to_string(), str::to_owned),
     }

@@ -9,7 +9,8 @@ use super::{
     bulk::{self, Bulk, BulkArguments, Selection},
     client::{Session, of_message, of_route},
     failure::Failure,
-    list, output, table,
+    list::{self, cell, titled},
+    output, table,
 };
 
 /// The first fields, in this order; the payload is last.
@@ -34,7 +35,7 @@ pub struct GetArguments {
 
 pub async fn get(session: &Session<'_>, arguments: GetArguments) -> Result<(), Failure> {
     let message = session.client.get(&of_message(&arguments.route, &arguments.id, "")?).await?;
-    let text = fields(&message, &FIRST);
+    let text = shown(&message);
     output::result(session.global, message, text)
 }
 
@@ -51,7 +52,7 @@ pub async fn find(session: &Session<'_>, arguments: FindArguments) -> Result<(),
     let entries = |name: &str| answer[name].as_array().cloned().unwrap_or_default();
     let (messages, failed) = (entries("messages"), entries("failed"));
     for one in &failed {
-        let [route, error] = ["route", "error"].map(|name| list::cell(one, name));
+        let [route, error] = ["route", "error"].map(|name| cell(one, name));
         output::note(format_args!("{route}: {error}"));
     }
     if messages.is_empty() {
@@ -59,7 +60,30 @@ pub async fn find(session: &Session<'_>, arguments: FindArguments) -> Result<(),
             format!("`{}` is on no route: it is delivered and not remembered, cancelled, or unknown", arguments.id);
         return Err(if failed.is_empty() { Failure::NotFound(text) } else { Failure::Failed(text) });
     }
-    output::result(session.global, answer, list::as_table(COLUMNS, &messages, list::cell))
+    output::result(session.global, answer, list::as_table(COLUMNS, &messages, cell))
+}
+
+/// The fields, then a table of the attempts that failed and one of the earlier ends.
+fn shown(message: &Value) -> String {
+    let mut rest = message.clone();
+    let mut take = |name: &str| rest.as_object_mut().and_then(|fields| fields.remove(name)).unwrap_or_default();
+    let tables = [
+        (take("attempt_log"), &["at", "outcome", "status", "duration_ms", "instance", "error"][..]),
+        (take("history"), &["ended_at", "outcome", "attempts", "lateness", "answer", "scheduled_by", "cancelled_by"]),
+    ];
+    let mut text = fields(&rest, &FIRST);
+    for ((entries, columns), title) in tables.iter().zip(["failed attempts", "ends, the latest first"]) {
+        let rows: Vec<Vec<String>> = entries
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|one| columns.iter().map(|name| cell(one, name)).collect())
+            .collect();
+        if !rows.is_empty() {
+            text = format!("{text}\n\n{title}\n{}", titled(columns, &rows));
+        }
+    }
+    text
 }
 
 /// One line for each field with a value: those of `first` in its order, then the others, and the payload last.
@@ -206,7 +230,9 @@ async fn cancel_one(session: &Session<'_>, route: &str, id: &str, dry_run: bool)
         let done = if answer["status"] == "purged" { "purged" } else { "cancelled" };
         return output::result(session.global, json!({ "count": 1, "status": done }), format_args!("{done} {id}"));
     }
-    let text = match session.client.get(&path).await?["state"].as_str() {
+    let message = session.client.get(&path).await?;
+    let text = match message["state"].as_str() {
+        _ if message["ended_at"].is_string() => return Err(Failure::NotFound(format!("`{id}` has ended"))),
         Some("pending") => format!("would cancel {id}"),
         Some("dead") => format!("would purge {id}, which is dead"),
         Some("unack") => return Err(Failure::Failed(format!("`{id}` is being delivered at this moment"))),

@@ -42,7 +42,7 @@ pub struct Root {
     /// Maximum sleep of a route, in case a wake-up is lost: 100ms to 5m. With `redis.cluster` the default is 90s.
     max_sleep: Period<100, 300_000>,
     /// Maximum bytes under way of all routes on one instance together, beyond one message of maximum size per route:
-    /// 1MiB to 1TiB.
+    /// 1MiB to 1024GiB.
     max_in_flight_bytes: Size<MIB, { 1 << 40 }>,
     /// Defaults of all sinks, by type.
     #[schemars(with = "BTreeMap<String, Json>")]

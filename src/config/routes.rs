@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     calendar::Calendar,
-    message::{DeadLimits, Forwarding, MAX_PARTITIONS, Remember, RouteLimits},
+    message::{DeadLimits, Forwarding, HistoryLimits, MAX_PARTITIONS, Remember, RouteLimits},
     retry::RetryPolicy,
     sink::SinkSettings,
     source::SourceSettings,
@@ -43,6 +43,13 @@ const LONGEST: u64 = 100 * 8766 * 3_600_000;
 
 /// Maximum `limits.messages` and `dead.max_count`: more than a Redis can hold.
 const MOST: u64 = 1_000_000_000;
+
+/// Minimum and maximum `history.for`, in milliseconds: 1 minute and 366 days.
+const SHORTEST_HISTORY: u64 = 60_000;
+const LONGEST_HISTORY: u64 = 366 * 24 * 3_600_000;
+
+/// Path of the default of `history.max` for all routes.
+const HISTORY_MAX_DEFAULT: &str = "route_defaults.history.max";
 
 /// Path of the default of `remember.max` for all routes.
 const MAX_DEFAULT: &str = "route_defaults.remember.max";
@@ -72,6 +79,8 @@ pub struct RouteConfig {
     pub retry: RetryPolicy,
     /// `None`: not set, and no ids are remembered. A `period` of zero also means that none are.
     pub remember: Option<Remember>,
+    /// `None`: nothing is kept of messages that ended.
+    pub history: Option<HistoryLimits>,
     pub limits: RouteLimits,
     pub dead: DeadLimits,
     /// `None`: dead letters are not forwarded.
@@ -97,6 +106,7 @@ pub struct Route {
     max_in_flight_bytes: Size,
     retry: Retry,
     remember: RememberIds,
+    history: History,
     limits: Limits,
     dead: Dead,
     /// Times in which messages are delivered, a mapping or a list of mappings. Unless set: always.
@@ -148,6 +158,16 @@ struct RememberIds {
     /// remembered. Unless it is set: 10m with a Kafka source, otherwise 0s.
     r#for: Option<Period<0, LONGEST_MEMORY>>,
     /// Maximum ids that are remembered, the latest ones: 1 to 10000000.
+    max: Whole<1, 10_000_000>,
+}
+
+/// Ends of messages that are kept: delivered, dead, cancelled, expired or replaced.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct History {
+    /// Time for which an end is kept: 1m to 366days. Unless set: nothing is kept.
+    r#for: Option<Period<SHORTEST_HISTORY, LONGEST_HISTORY>>,
+    /// Maximum ends that are kept, the latest ones: 1 to 10000000.
     max: Whole<1, 10_000_000>,
 }
 
@@ -239,6 +259,7 @@ impl Route {
             max_in_flight_bytes: bytes.0,
             retry: RetryPolicy { max_attempts: u32::try_from(max_attempts.0).expect("within u32"), backoff: backoff? },
             remember: self.remember.check(unless_said, &at.key("remember"), problems),
+            history: self.history.check(&at.key("history"), problems),
             limits: self.limits.check(partitions, largest.0, &at.key("limits"), problems),
             dead: DeadLimits {
                 max_age: self.dead.max_age.map(|age| age.0),
@@ -328,6 +349,19 @@ fn shared(number: Option<Count>, partitions: u64, at: &Path, problems: &mut Prob
         problems.add(at, format!("`{number}` is not within {partitions} .. {MOST}"));
     }
     number.map(|number| number.0)
+}
+
+impl History {
+    fn check(&self, at: &Path, problems: &mut Problems) -> Option<HistoryLimits> {
+        // A default of `max` for all routes is allowed without a `for`.
+        let [written, default] =
+            [at.key("max"), Path::of(HISTORY_MAX_DEFAULT)].map(|path| problems.origins.get(&path).cloned());
+        if self.r#for.is_none() && written.is_some() && written != default && !problems.is_refused(&at.key("for")) {
+            problems.add_at(written, &at.key("for"), "is missing: without it `max` means nothing");
+        }
+        let max = u32::try_from(self.max.0).expect("at most 10000000");
+        Some(HistoryLimits { period: self.r#for?.0, max })
+    }
 }
 
 impl RememberIds {

@@ -5,8 +5,10 @@
 //! | 1 | version: 2 |
 //! | 8 | due time, ms since the epoch, big endian |
 //! | 8 | time of acceptance, ms since the epoch, big endian |
-//! | 1 | form of the rest, a sum: 1 compressed by zstd, 2 with a time of expiry, 4 metadata as in version 1 |
+//! | 1 | form of the rest, a sum: 1 compressed by zstd, 2 with a time of expiry, 4 metadata as in version 1, 8 with a label |
 //! | 8 | with form 2: `expires_at`, ms since the epoch, big endian. Uncompressed, so that a script can change it |
+//! | 2 | with form 8: length of the label, big endian |
+//! | label | with form 8: key, flow, group and token (`fields`). Uncompressed, so that a script can read them |
 //! | 4 | with form 1: length of the remaining bytes before compression, big endian |
 //! | rest | metadata (`fields`), payload |
 //!
@@ -39,6 +41,7 @@ const TIMES_END: usize = 1 + 8 + 8;
 const COMPRESSED: u8 = 1;
 const EXPIRES: u8 = 2;
 const JSON: u8 = 4;
+const LABEL: u8 = 8;
 
 /// Minimum length for compression, in bytes: shorter bodies hardly shrink, because a zstd frame has an overhead of some
 /// ten bytes.
@@ -47,6 +50,9 @@ const LEAST_COMPRESSED: usize = 256;
 const MOST_COMPRESSED: usize = 4 * 1024 * 1024;
 /// The fastest of the ordinary levels: a higher one saves few bytes of small messages.
 const LEVEL: i32 = 1;
+
+/// Maximum bytes of a label in the history.
+const MAX_LABEL: usize = 1024;
 
 thread_local! {
     // Reused, because making a context costs more than compressing a message.
@@ -58,12 +64,22 @@ thread_local! {
 
 /// The stored body without its first 17 bytes.
 pub fn tail(metadata: &Metadata, payload: &[u8]) -> Bytes {
-    let mut tail = BytesMut::with_capacity(24 + payload.len());
-    put_form(0, metadata.expires_at, &mut tail);
+    let label = fields::label(metadata);
+    let mut tail = BytesMut::with_capacity(32 + label.len() + payload.len());
+    put_head(0, metadata.expires_at, &label, &mut tail);
     let start = tail.len();
-    fields::write(metadata, &mut tail);
+    fields::write(metadata, !label.is_empty(), &mut tail);
     tail.extend_from_slice(payload);
-    compressed(&tail[start..], metadata.expires_at).unwrap_or_else(|| tail.freeze())
+    compressed(&tail[start..], metadata.expires_at, &label).unwrap_or_else(|| tail.freeze())
+}
+
+fn put_head(form: u8, expires_at: Option<u64>, label: &[u8], tail: &mut BytesMut) {
+    if label.is_empty() {
+        return put_form(form, expires_at, tail);
+    }
+    put_form(form | LABEL, expires_at, tail);
+    tail.put_u16(u16::try_from(label.len()).expect("`fields` bounds it"));
+    tail.extend_from_slice(label);
 }
 
 fn put_form(form: u8, expires_at: Option<u64>, tail: &mut BytesMut) {
@@ -77,7 +93,7 @@ fn put_form(form: u8, expires_at: Option<u64>, tail: &mut BytesMut) {
 }
 
 /// `rest` as a compressed tail, if that is at least an eighth smaller.
-fn compressed(rest: &[u8], expires_at: Option<u64>) -> Option<Bytes> {
+fn compressed(rest: &[u8], expires_at: Option<u64>, label: &[u8]) -> Option<Bytes> {
     if !(LEAST_COMPRESSED..=MOST_COMPRESSED).contains(&rest.len()) {
         return None;
     }
@@ -85,8 +101,8 @@ fn compressed(rest: &[u8], expires_at: Option<u64>) -> Option<Bytes> {
     if frame.len() + 4 > rest.len() - rest.len() / 8 {
         return None;
     }
-    let mut tail = BytesMut::with_capacity(1 + 8 + 4 + frame.len());
-    put_form(COMPRESSED, expires_at, &mut tail);
+    let mut tail = BytesMut::with_capacity(1 + 8 + 2 + label.len() + 4 + frame.len());
+    put_head(COMPRESSED, expires_at, label, &mut tail);
     tail.put_u32(u32::try_from(rest.len()).ok()?);
     tail.extend_from_slice(&frame);
     Some(tail.freeze())
@@ -130,6 +146,30 @@ pub fn accepted(body: &[u8]) -> Option<u64> {
     body.get(9..TIMES_END)?.try_into().ok().map(u64::from_be_bytes)
 }
 
+/// The times of a body, as they are stored; zeros for a body that is too short.
+pub(super) fn times(body: &[u8]) -> [u8; 16] {
+    body.get(1..TIMES_END).and_then(|times| times.try_into().ok()).unwrap_or_default()
+}
+
+/// The label of a body, as `lua/include/label.lua` reads it: empty for one that cannot be read.
+pub(super) fn label(body: &Bytes) -> Bytes {
+    let label = match body[..] {
+        [VERSION, ..] if body.get(TIMES_END).is_some_and(|form| form & JSON == 0) => labelled(body),
+        _ => decode(body).ok().map(|message| fields::label(&message.metadata).freeze()),
+    };
+    // A copy, because a slice would keep the whole body in memory.
+    label.filter(|label| label.len() <= MAX_LABEL).map_or_else(Bytes::new, |label| Bytes::copy_from_slice(&label))
+}
+
+/// The label of a body with a label.
+fn labelled(body: &Bytes) -> Option<Bytes> {
+    let form = body[TIMES_END];
+    let at = TIMES_END + if form & EXPIRES == 0 { 1 } else { 1 + 8 };
+    let length = u16::from_be_bytes(body.get(at..at + 2)?.try_into().ok()?);
+    let end = at + 2 + usize::from(length);
+    (form & LABEL != 0 && end <= body.len()).then(|| body.slice(at + 2..end))
+}
+
 /// Metadata and payload of version 1.
 fn first(mut rest: Bytes) -> Option<(Metadata, Bytes)> {
     let length = rest.try_get_u32().ok()? as usize;
@@ -140,25 +180,37 @@ fn first(mut rest: Bytes) -> Option<(Metadata, Bytes)> {
 
 /// Metadata and payload of version 2.
 fn latest(mut rest: Bytes) -> Option<(Metadata, Bytes)> {
-    let form = rest.try_get_u8().ok().filter(|form| form & !(COMPRESSED | EXPIRES | JSON) == 0)?;
+    let form = rest.try_get_u8().ok().filter(|form| form & !(COMPRESSED | EXPIRES | JSON | LABEL) == 0)?;
     let expires_at = if form & EXPIRES == 0 { None } else { Some(rest.try_get_u64().ok()?) };
+    let label = if form & LABEL == 0 {
+        Bytes::new()
+    } else {
+        let length = usize::from(rest.try_get_u16().ok()?);
+        (length <= rest.len()).then(|| rest.split_to(length))?
+    };
     if form & COMPRESSED != 0 {
         let length = rest.try_get_u32().ok()? as usize;
         let plain = (length <= MOST_COMPRESSED)
             .then(|| DECOMPRESSOR.with_borrow_mut(|decompressor| decompressor.decompress(&rest, length)).ok())??;
         rest = (plain.len() == length).then(|| Bytes::from(plain))?;
     }
-    let (metadata, payload) = if form & JSON == 0 { (fields::read(&mut rest)?, rest) } else { first(rest)? };
+    let (mut metadata, payload) = if form & JSON == 0 { (fields::read(&mut rest)?, rest) } else { first(rest)? };
+    fields::read_label(label, &mut metadata)?;
     Some((Metadata { expires_at, ..metadata }, payload))
 }
 
 /// Bytes that a stored body takes once decoded. `lua/include/weight.lua` computes the same number.
 pub fn weight(body: &[u8]) -> usize {
-    let start = match body.get(TIMES_END) {
-        Some(&COMPRESSED) if body[0] == VERSION => TIMES_END + 1,
-        Some(form) if body[0] == VERSION && *form == COMPRESSED | EXPIRES => TIMES_END + 1 + 8,
+    let form = match body.get(TIMES_END) {
+        Some(form) if body[0] == VERSION && form & COMPRESSED != 0 => form,
         _ => return body.len(),
     };
+    let mut start = TIMES_END + if form & EXPIRES == 0 { 1 } else { 1 + 8 };
+    if form & LABEL != 0
+        && let Some(length) = body.get(start..start + 2)
+    {
+        start += 2 + usize::from(u16::from_be_bytes(length.try_into().expect("two bytes")));
+    }
     body.get(start..start + 4)
         .and_then(|length| length.try_into().ok())
         .map_or(body.len(), |length| start + u32::from_be_bytes(length) as usize)
@@ -291,7 +343,7 @@ mod tests {
         ] {
             let (length, body) = (payload.len(), with(payload.clone()));
             assert_eq!(body.len() < length, smaller, "{length} bytes became {}", body.len());
-            assert!((length..length + 68).contains(&weight(&body)), "{length}: {}", weight(&body));
+            assert!((length..length + 72).contains(&weight(&body)), "{length}: {}", weight(&body));
             assert_eq!(decode(&body).unwrap().payload, payload);
         }
     }
@@ -300,7 +352,7 @@ mod tests {
     fn a_frame_that_has_another_length_than_it_names_is_damaged() {
         let body = encode(&StoredMessage { payload: vec![b'x'; 100_000].into(), ..message() });
         assert!(body.len() < 200, "{}", body.len());
-        let start = TIMES_END + 1 + 8;
+        let start = TIMES_END + 1 + 8 + 2 + 3;
         let named = u32::try_from(weight(&body) - start).unwrap();
         for other in [0, 1, named - 1, named + 1, u32::try_from(MOST_COMPRESSED).unwrap() + 1, u32::MAX] {
             let mut changed = BytesMut::from(&body[..]);

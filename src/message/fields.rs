@@ -1,6 +1,9 @@
 //! Metadata inside a stored body, except `expires_at` (`codec`): for each field that is set a tag and the value, then a
 //! zero byte.
 //!
+//! The label (key, flow, group, and the token with which the message was scheduled) has a place of its own in the body,
+//! where scripts read it (lua/include/label.lua).
+//!
 //! A text follows its length. Numbers are LEB128: seven bits per byte, the lowest first. Content types that the API
 //! sets have their own tags. Rare fields are JSON.
 
@@ -12,7 +15,7 @@ use super::{Header, HeaderValue, Metadata};
 
 const END: u8 = 0;
 const CONTENT_TYPE: u8 = 1;
-const KEY: u8 = 2;
+pub(super) const KEY: u8 = 2;
 /// Name and value; once for each header.
 const HEADER: u8 = 3;
 const MAX_ATTEMPTS: u8 = 4;
@@ -20,14 +23,62 @@ const PROPERTIES: u8 = 6;
 const ORIGIN: u8 = 7;
 /// Name, then type and value as JSON; once for each header.
 const TYPED_HEADER: u8 = 8;
-const FLOW: u8 = 9;
+pub(super) const FLOW: u8 = 9;
 const RECURRING: u8 = 10;
-const GROUP: u8 = 11;
+pub(super) const GROUP: u8 = 11;
+pub(super) const SCHEDULED_BY: u8 = 12;
 /// Tags of common content types.
 const CONTENT_TYPES: [(u8, &str); 3] =
     [(16, "application/json"), (17, "text/plain; charset=utf-8"), (18, "application/octet-stream")];
 
-pub fn write(metadata: &Metadata, out: &mut BytesMut) {
+/// Maximum bytes of a label: its length takes two bytes.
+const MAX_LABEL: usize = 65_535;
+
+/// The label of a message: its fields that are set and not empty. Empty if they are too long together.
+pub fn label(metadata: &Metadata) -> BytesMut {
+    let Metadata { key, flow, group, scheduled_by, .. } = metadata;
+    let mut label = BytesMut::new();
+    for (tag, text) in [(KEY, key), (FLOW, flow), (GROUP, group), (SCHEDULED_BY, scheduled_by)] {
+        if let Some(text) = text.as_ref().filter(|text| !text.is_empty()) {
+            write_text(tag, text.as_bytes(), &mut label);
+        }
+    }
+    if label.len() > MAX_LABEL {
+        label.clear();
+    }
+    label
+}
+
+/// Adds the fields of a label to `metadata`. `None` if they are malformed.
+pub fn read_label(mut label: Bytes, metadata: &mut Metadata) -> Option<()> {
+    while label.has_remaining() {
+        let place = match label.get_u8() {
+            KEY => &mut metadata.key,
+            FLOW => &mut metadata.flow,
+            GROUP => &mut metadata.group,
+            SCHEDULED_BY => &mut metadata.scheduled_by,
+            _ => return None,
+        };
+        *place = Some(read_text(&mut label)?);
+    }
+    Some(())
+}
+
+/// Adds a field of a history entry.
+pub fn write_field(tag: u8, text: &str, out: &mut BytesMut) {
+    if !text.is_empty() {
+        write_text(tag, text.as_bytes(), out);
+    }
+}
+
+/// Removes a field from the front of a history entry: its tag and text. `None` if it is malformed.
+pub fn read_field(from: &mut Bytes) -> Option<(u8, String)> {
+    let tag = from.try_get_u8().ok()?;
+    Some((tag, String::from_utf8_lossy(&read_bytes(from)?).into_owned()))
+}
+
+/// `labelled`: the label is written elsewhere.
+pub fn write(metadata: &Metadata, labelled: bool, out: &mut BytesMut) {
     let Metadata {
         headers,
         key,
@@ -39,6 +90,7 @@ pub fn write(metadata: &Metadata, out: &mut BytesMut) {
         max_attempts,
         expires_at: _,
         recurring,
+        scheduled_by,
     } = metadata;
     if let Some(content_type) = content_type {
         match CONTENT_TYPES.iter().find(|(_, known)| known == content_type) {
@@ -46,14 +98,10 @@ pub fn write(metadata: &Metadata, out: &mut BytesMut) {
             None => write_text(CONTENT_TYPE, content_type.as_bytes(), out),
         }
     }
-    if let Some(key) = key {
-        write_text(KEY, key.as_bytes(), out);
-    }
-    if let Some(flow) = flow {
-        write_text(FLOW, flow.as_bytes(), out);
-    }
-    if let Some(group) = group {
-        write_text(GROUP, group.as_bytes(), out);
+    for (tag, text) in [(KEY, key), (FLOW, flow), (GROUP, group), (SCHEDULED_BY, scheduled_by)] {
+        if let Some(text) = text.as_ref().filter(|text| !labelled || text.is_empty()) {
+            write_text(tag, text.as_bytes(), out);
+        }
     }
     let json = |error| -> Vec<u8> { panic!("strings and integers always serialize: {error}") };
     for Header { name, value } in headers.iter() {
@@ -92,6 +140,7 @@ pub fn read(from: &mut Bytes) -> Option<Metadata> {
             KEY => metadata.key = Some(read_text(from)?),
             FLOW => metadata.flow = Some(read_text(from)?),
             GROUP => metadata.group = Some(read_text(from)?),
+            SCHEDULED_BY => metadata.scheduled_by = Some(read_text(from)?),
             HEADER => metadata.headers.insert(read_text(from)?, read_text(from)?),
             TYPED_HEADER => {
                 let (name, value) = (read_text(from)?, serde_json::from_slice(&read_bytes(from)?).ok()?);
@@ -156,7 +205,7 @@ mod tests {
 
     fn written(metadata: &Metadata) -> Bytes {
         let mut out = BytesMut::new();
-        write(metadata, &mut out);
+        write(metadata, false, &mut out);
         out.freeze()
     }
 
@@ -172,6 +221,7 @@ mod tests {
             origin: Some(Origin { id: Some("a b".into()), ..Origin::default() }.into()),
             max_attempts: Some(u32::MAX),
             expires_at: None,
+            scheduled_by: Some("shop".into()),
             recurring: Some(Recurring { revision: "1".into(), rule: Rule::default(), expires_after: Some(7) }.into()),
         };
         for metadata in [metadata, Metadata::default()] {

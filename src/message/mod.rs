@@ -16,6 +16,7 @@ pub use self::{
     forwarded::{DeadLetter, Forwarding},
     group::check_group,
     headers::{Header, HeaderValue, Headers},
+    history::{EndOutcome, EndRecord, EndedMessage, HistoryLimits, linked, parse_block, parse_end},
     limits::{DeadLimits, Limit, RouteLimits},
     origin::Origin,
     properties::Properties,
@@ -37,6 +38,7 @@ mod forwarded;
 mod fuzz;
 mod group;
 mod headers;
+mod history;
 mod limits;
 mod origin;
 mod properties;
@@ -134,6 +136,9 @@ pub struct Metadata {
     /// (`codec`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<u64>,
+    /// The name of the token with which it was scheduled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheduled_by: Option<String>,
     /// Only of the message of a schedule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recurring: Option<Box<Recurring>>,

@@ -44,10 +44,12 @@ pub struct Cancellation {
     pub unseen: bool,
     /// A dead letter is kept.
     pub keep_dead: bool,
+    /// The name of the token that cancels.
+    pub by: Option<String>,
 }
 
 impl From<MessageId> for Cancellation {
     fn from(id: MessageId) -> Self {
-        Self { id, record: None, unseen: false, keep_dead: false }
+        Self { id, record: None, unseen: false, keep_dead: false, by: None }
     }
 }

@@ -28,6 +28,7 @@ const REDRIVEN: &str = "punctual_messages_redriven_total";
 const DEAD_EVICTED: &str = "punctual_dead_evicted_total";
 const DEAD_FORWARDED: &str = "punctual_dead_forwarded_total";
 const DEAD_UNFORWARDED: &str = "punctual_dead_unforwarded";
+const HISTORY: &str = "punctual_history_entries";
 const PURGED: &str = "punctual_messages_purged_total";
 const RELEASED: &str = "punctual_messages_released_total";
 pub const FAILURES: &str = "punctual_delivery_failures_total";
@@ -103,6 +104,7 @@ pub fn describe() {
         "Dead messages deleted by `dead.max_age` or `dead.max_count` of their route, by reason"
     );
     describe_counter!(DEAD_FORWARDED, "Dead messages forwarded to the route of `dead.forward`");
+    describe_gauge!(HISTORY, "Ended messages that are kept");
     describe_gauge!(DEAD_UNFORWARDED, "Dead messages that are not forwarded yet");
     describe_counter!(RELEASED, "Claims given back unsent or undecided, nothing counted");
     describe_counter!(FAILURES, "Attempts that were not confirmed, by kind");
@@ -253,6 +255,11 @@ pub fn dead_forwarded(route: &str, count: u64) {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+pub fn history_entries(route: &str, count: u64) {
+    gauge!(HISTORY, "route" => route.to_owned()).set(count as f64);
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
 pub fn dead_unforwarded(route: &str, count: u64) {
     gauge!(DEAD_UNFORWARDED, "route" => route.to_owned()).set(count as f64);
 }
@@ -334,7 +341,7 @@ pub fn queue(route: &str, gauges: QueueGauges) {
 
 /// Removes the gauges that a route has with some settings only. The page leaves out samples that are NaN.
 pub fn forget_optional(route: &str) {
-    for name in [FLOW_WAITING, FLOW_KEYS, DEAD_UNFORWARDED] {
+    for name in [FLOW_WAITING, FLOW_KEYS, DEAD_UNFORWARDED, HISTORY] {
         gauge!(name, "route" => route.to_owned()).set(f64::NAN);
     }
     for limit in ["messages", "bytes"] {

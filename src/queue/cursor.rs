@@ -36,6 +36,22 @@ fn sign(order: Order) -> &'static str {
     }
 }
 
+/// The cursor of a list of ends: time, partition and number of the last one.
+pub fn encode_ended((at, partition, number): (UnixMillis, u16, u64)) -> String {
+    URL_SAFE_NO_PAD.encode(format!("{} {partition} {number}", at.get()))
+}
+
+/// # Errors
+/// `Invalid` unless `encode_ended` made the cursor.
+pub fn decode_ended(cursor: &str) -> Result<(UnixMillis, u16, u64), QueueError> {
+    let parse = || {
+        let text = String::from_utf8(URL_SAFE_NO_PAD.decode(cursor).ok()?).ok()?;
+        let [at, partition, number] = text.split(' ').collect::<Vec<_>>()[..] else { return None };
+        Some((UnixMillis::new(at.parse().ok()?)?, partition.parse().ok()?, number.parse().ok()?))
+    };
+    parse().ok_or_else(|| QueueError::Invalid("the cursor is not one that a listing gave out".into()))
+}
+
 /// The cursor of a bulk call: the partition, the end of its filter, and the position.
 pub fn encode_bulk(partition: u16, done: &BulkProgress) -> String {
     let until = done.until.unwrap_or_default().get();
@@ -105,6 +121,11 @@ mod tests {
         for (before, after) in [(None, None), (UnixMillis::new(7), Some(&id))] {
             let place = ((2, 4), before, after.cloned());
             assert_eq!(decode_group(&encode_group((2, 4), before, after)), Ok(place));
+        }
+        let key = (UnixMillis::new(1_700_000_000_000).expect("a time"), 3, u64::MAX);
+        assert_eq!(decode_ended(&encode_ended(key)), Ok(key));
+        for bad in ["", "x", "MSAy", "MSAyIDMgNA"] {
+            assert!(decode_ended(bad).is_err(), "{bad}");
         }
         for bad in ["", "x", "MSAyIDM"] {
             assert!(decode_group(bad).is_err(), "{bad}");

@@ -31,6 +31,8 @@ pub struct GroupWork {
     pub refused: Vec<(MessageId, Rescheduled)>,
     /// Only messages that were accepted or moved before this time are moved; by default the time of the call.
     pub before: Option<UnixMillis>,
+    /// The name of the token that cancels.
+    pub by: Option<String>,
     /// Where the next call continues, if messages remain. Opaque.
     pub cursor: Option<String>,
 }
@@ -141,7 +143,7 @@ impl Queue {
         work: &mut GroupWork,
     ) -> Result<Option<MessageId>, QueueError> {
         let store = self.store();
-        let cancelled = store.cancel_group(partition, group, after, work.room()).await?;
+        let cancelled = store.cancel_group(partition, group, after, work.room(), work.by.as_deref()).await?;
         work.count += cancelled.count;
         // Counted now, because the rest may fail or the caller may disconnect.
         metrics::cancelled(&partition.route, cancelled.count);

@@ -251,6 +251,7 @@ impl Queue {
             limits_used,
             waiting_for_flow: parked,
             waiting_flows: keys,
+            history: self.store().keeps_history(route).then_some(true),
             ..summed
         })
     }
@@ -549,6 +550,7 @@ fn summed(
         retrying: sum(|part| part.retrying),
         waiting_for_flow: None,
         waiting_flows: None,
+        history: None,
         bytes: sum(|part| part.bytes),
         limits_used: [None; 2],
         due_within: array::from_fn(|n| parts.iter().map(|part| part.due_within[n]).sum()),

@@ -88,6 +88,7 @@ mod tests {
             score: *score,
             bytes,
             snapshot: Snapshot {
+                attempt_log: Vec::new(),
                 parked: false,
                 id: MessageId::parse(id).unwrap(),
                 state: State::Pending,

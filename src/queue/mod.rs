@@ -5,6 +5,7 @@ mod bury;
 mod clock;
 mod coalescer;
 mod cursor;
+mod ended;
 mod external;
 mod flows;
 mod groups;
@@ -16,10 +17,11 @@ mod registry;
 mod scatter;
 mod schedules;
 
+pub use ended::EndedPage;
 pub use groups::{GroupAction, GroupWork};
 pub use growth::Room;
 pub use handle::{Queue, ShownRoute, check_due};
-pub use pending::Refused;
+pub use pending::{Purge, Refused};
 pub use registry::StartError;
 pub use schedules::{NewSchedule, RouteSchedule, ScheduleError};
 
@@ -125,6 +127,9 @@ pub struct RouteStats {
     #[serde(skip)]
     pub limits_used: [Option<f64>; 2],
     pub next_due: Option<UnixMillis>,
+    /// Set if the route keeps what became of its messages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub history: Option<bool>,
     /// Time since the oldest due message was due, or since the window opened, if that was later; 0 while it is closed.
     pub oldest_overdue_seconds: f64,
     pub partitions: u16,
@@ -180,6 +185,8 @@ pub enum QueueError {
     Store(#[from] StoreError),
     #[error("route `{0}` has no flows: it has no setting `flow`")]
     NoFlows(String),
+    #[error("route `{0}` keeps no history: it has no setting `history.for`")]
+    NoHistory(String),
     #[error("route `{0}` forwards no dead letters: it has no setting `dead.forward`")]
     NoForwarding(String),
 }

@@ -12,7 +12,7 @@ use crate::{
     store::{
         BulkProgress, Filter, NewDue, Order, PageRequest, Partition, PendingAction, PendingWork, Rescheduled,
         Selection,
-        redis::{FILTERED_BYTES, ListedPart, MAX_BATCH},
+        redis::{FILTERED_BYTES, ListedPart, MAX_BATCH, Named},
     },
     time::UnixMillis,
 };
@@ -22,6 +22,19 @@ pub(super) const MOVED_AT_ONCE: usize = 50;
 
 /// Messages that cannot be moved there, and why; at most about `MAX_BATCH` of a call.
 pub type Refused = Vec<(MessageId, Rescheduled)>;
+
+/// A selection of pending messages to cancel.
+#[derive(Clone, Copy, Debug)]
+pub struct Purge<'a> {
+    /// `None`: the first due ones of each partition.
+    pub ids: Option<&'a [MessageId]>,
+    /// Maximum number.
+    pub limit: u64,
+    /// Only counts the messages.
+    pub dry_run: bool,
+    /// The name of the token that cancels.
+    pub by: Option<&'a str>,
+}
 
 impl Queue {
     /// Cancels, moves or counts pending messages, in order of their due times, starting at `cursor`. Messages in flight
@@ -37,22 +50,22 @@ impl Queue {
         bulk: &mut Bulk,
         refused: &mut Refused,
     ) -> Result<(), QueueError> {
-        let PendingWork { action, selection, before, limit, dry_run, deadline } = *work;
+        let PendingWork { action, selection, before, limit, dry_run, deadline, by } = *work;
         if let PendingAction::Move(NewDue::At(due)) = action {
             check_due(due)?;
         }
         match (action, selection) {
             (PendingAction::Cancel, Selection::Ids { ids, .. }) => {
-                self.purge_pending(route, Some(ids), limit, dry_run, deadline, bulk).await
+                self.purge_pending(route, Purge { ids: Some(ids), limit, dry_run, by }, deadline, bulk).await
             }
             (PendingAction::Move(_), Selection::Ids { ids, .. }) if dry_run => {
-                self.purge_pending(route, Some(ids), limit, true, deadline, bulk).await
+                self.purge_pending(route, Purge { ids: Some(ids), limit, dry_run: true, by }, deadline, bulk).await
             }
             (PendingAction::Move(due), Selection::Ids { ids, .. }) => {
                 self.move_named(route, ids, due, work, bulk, refused).await
             }
             (PendingAction::Cancel, Selection::Where(filter)) if *filter == Filter::default() && before.is_none() => {
-                self.purge_pending(route, None, limit, dry_run, deadline, bulk).await
+                self.purge_pending(route, Purge { ids: None, limit, dry_run, by }, deadline, bulk).await
             }
             (_, Selection::Where(filter)) => self.change_filtered(route, filter, work, cursor, bulk, refused).await,
         }
@@ -157,23 +170,27 @@ impl Queue {
                 return Ok(());
             }
             done.scanned += scanned;
-            done.count += match work.action {
-                _ if work.dry_run => ids.len() as u64,
+            match work.action {
+                _ if work.dry_run => done.count += ids.len() as u64,
                 PendingAction::Cancel => {
+                    let named = Named { ids: &ids, before: Some(before) };
                     let (count, _) =
-                        self.store().purge_named(partition, &ids, ids.len() as u64, false, Some(before)).await?;
+                        self.store().purge_named(partition, named, ids.len() as u64, false, work.by).await?;
+                    done.count += count;
                     // Counted now, because the rest may fail or the caller may disconnect.
                     metrics::cancelled(&partition.route, count);
-                    count
                 }
                 PendingAction::Move(due) => {
-                    let mut count = 0;
                     for some in ids.chunks(MOVED_AT_ONCE) {
-                        count += self.move_listed(partition, some, due, Some(before), refused).await?;
+                        if Instant::now() >= work.deadline {
+                            // The next call looks at this page again, and leaves what was moved.
+                            done.more = true;
+                            return Ok(());
+                        }
+                        done.count += self.move_listed(partition, some, due, Some(before), refused).await?;
                     }
-                    count
                 }
-            };
+            }
             match reached {
                 Some(place) => done.place = Some(place),
                 None => return Ok(()),
@@ -218,18 +235,16 @@ impl Queue {
         Ok(try_join_all(moved).await?)
     }
 
-    /// Cancels pending messages: those with `ids`, or the first due ones of each partition; `limit` at most. Messages
-    /// in flight are kept. `dry_run`: only counts. No partition is started after `deadline`. `purged` is increased; it
-    /// is correct after an error, too, except for the effect of the failed call.
+    /// Cancels pending messages. Messages in flight are kept. No partition is started after `deadline`. `purged` is
+    /// increased; it is correct after an error, too, except for the effect of the failed call.
     pub async fn purge_pending(
         &self,
         route: &str,
-        ids: Option<&[MessageId]>,
-        limit: u64,
-        dry_run: bool,
+        purge: Purge<'_>,
         deadline: Instant,
         purged: &mut Bulk,
     ) -> Result<(), QueueError> {
+        let ids = purge.ids;
         let found = self.route(route)?;
         // Sequential, so that each script and all of them together are bounded.
         for (partition, _) in &found.partitions {
@@ -243,7 +258,7 @@ impl Queue {
                     purged.more = true;
                     return Ok(());
                 }
-                self.purge_part(partition, part, limit, dry_run, purged).await?;
+                self.purge_part(partition, part, purge, purged).await?;
             }
         }
         Ok(())
@@ -253,19 +268,18 @@ impl Queue {
         &self,
         partition: &Partition,
         part: Option<&[MessageId]>,
-        limit: u64,
-        dry_run: bool,
+        Purge { limit, dry_run, by, .. }: Purge<'_>,
         purged: &mut Bulk,
     ) -> Result<(), QueueError> {
         let store = self.store();
         loop {
             let left = limit - purged.count;
             if left == 0 {
-                let (count, _) = store.purge_pending(partition, part, 1, true).await?;
+                let (count, _) = store.purge_pending(partition, part, 1, true, by).await?;
                 purged.more |= count > 0;
                 return Ok(());
             }
-            let (count, rest) = store.purge_pending(partition, part, left, dry_run).await?;
+            let (count, rest) = store.purge_pending(partition, part, left, dry_run, by).await?;
             purged.count += count;
             if !dry_run {
                 // Counted now, because the rest may fail or the caller may disconnect.

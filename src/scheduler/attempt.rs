@@ -20,7 +20,7 @@ use crate::{
     },
     sink::{Domain, Outcome, Reply},
     spans::SendSpan,
-    store::{ClaimEnd, Partition, Sent},
+    store::{ClaimEnd, FailedAttempt, Partition, Sent},
     time::ServerClock,
 };
 
@@ -119,7 +119,7 @@ impl Attempt {
         }
         let share = batch.rng.random();
         let asked = batch.route.metrics.flow_wait.as_ref().and_then(|_| asked_to_wait(outcome, reply.as_ref()));
-        let (held, verdict) = self.observe(batch, sent, outcome, domain, share, asked.is_some());
+        let (mut held, verdict) = self.observe(batch, sent, outcome, domain, share, asked.is_some());
         let policy = &batch.route.policy.retry;
         let end = decide(outcome, verdict, number, max_attempts, policy, &mut batch.rng);
         let end = if let ClaimEnd::Retry { delay, error, .. } = end {
@@ -130,8 +130,19 @@ impl Attempt {
         if let ClaimEnd::Bury { .. } = end {
             held.permits.sink.forget();
         }
+        if let (Some(record), Some(reply)) = (&mut held.record, &reply) {
+            record.status = Some(reply.status);
+        }
+        let attempt = if let ClaimEnd::Retry { error, .. } | ClaimEnd::Bury { error, .. } = &end {
+            let text = reply.as_ref().map_or("", |reply| &reply.text);
+            let error = if text.is_empty() { error.clone() } else { format!("{error}: {text}") };
+            let (status, instance) = (reply.as_ref().map(|reply| reply.status), batch.route.instance_name.clone());
+            Some(FailedAttempt { duration: sent.elapsed(), outcome: outcome.kind(), status, instance, error })
+        } else {
+            None
+        };
         let detail = reply.map(|reply| reply.text).filter(|text| !text.is_empty());
-        batch.settler.settle_with(held, end, detail);
+        batch.settler.settle_with(held, end, detail, attempt);
     }
 
     /// Releases a message that was not sent, as if it had not been claimed. No attempt counts, and the route claims

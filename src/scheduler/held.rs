@@ -5,7 +5,7 @@ use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
 use super::{breaker::SinkPermit, budget::Reservation};
 use crate::{
-    message::TraceId,
+    message::{EndRecord, TraceId},
     store::{ClaimEnd, Lease},
     time::UnixMillis,
 };
@@ -22,6 +22,8 @@ pub struct Held {
     pub suspects: Option<Arc<OwnedSemaphorePermit>>,
     /// Only of the message of a schedule.
     pub occurrence: Option<HeldOccurrence>,
+    /// For the history of the route, if it has one.
+    pub record: Option<EndRecord>,
     /// The message's trace, once the message is decoded.
     pub trace: Option<TraceId>,
 }

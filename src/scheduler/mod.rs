@@ -109,7 +109,17 @@ impl Scheduler {
     /// Creates the metrics of the route. A route that replaces another one in this process claims with a number of its
     /// own.
     pub fn route(&self, store: Arc<dyn Store>, setup: RouteSetup) -> RouteWork {
-        let RouteSetup { route: name, partitions, policy, window, has_flows, target, spans } = setup;
+        let RouteSetup {
+            route: name,
+            partitions,
+            policy,
+            window,
+            has_flows,
+            keeps_history,
+            target,
+            spans,
+            instance: instance_name,
+        } = setup;
         let mut started = self.started_routes.lock();
         let StartedRoutes { rng, names } = &mut *started;
         // The store would take the claims of a second route of a name for repeated ones of the first.
@@ -129,6 +139,8 @@ impl Scheduler {
             spans,
             store,
             instance,
+            instance_name,
+            keeps_history,
             suspects: Arc::clone(&self.suspects),
             max_sleep: self.max_sleep,
             started: self.started,

@@ -28,8 +28,11 @@ pub struct RouteSetup {
     /// `None`: always open.
     pub window: Option<Arc<Calendar>>,
     pub has_flows: bool,
+    pub keeps_history: bool,
     pub target: Target,
     pub spans: Spans,
+    /// The name of this instance in the log of attempts; without spaces.
+    pub instance: Arc<str>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +91,8 @@ pub struct ActiveRoute {
     pub store: Arc<dyn Store>,
     /// The number that identifies this instance in claims.
     pub instance: u64,
+    pub instance_name: Arc<str>,
+    pub keeps_history: bool,
     /// The permission to have suspects in flight, held for one claim at a time.
     pub suspects: Arc<Semaphore>,
     /// Maximum sleep of a partition with a listening signal. Sleeps end at multiples of it, counted from `started`.

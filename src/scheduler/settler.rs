@@ -26,8 +26,8 @@ use super::{
 };
 use crate::{
     incidents::Sample,
-    message::{MessageId, TraceId},
-    store::{ClaimEnd, Death, Lease, Partition, Settled, Settlement, Store, StoreError},
+    message::{EndRecord, MessageId, TraceId},
+    store::{ClaimEnd, Death, FailedAttempt, Lease, Partition, Settled, Settlement, Store, StoreError},
 };
 
 /// Maximum messages of one call; the store takes up to 1000.
@@ -64,11 +64,22 @@ struct Item {
     end: ClaimEnd,
     /// Stored with the error of `end`, and never logged.
     detail: Option<String>,
+    attempt: Option<FailedAttempt>,
+    record: Option<EndRecord>,
     /// An earlier try got no answer, so it may have taken effect.
     repeated: bool,
 }
 
 impl Item {
+    fn settlement(&self) -> Settlement {
+        Settlement {
+            lease: self.lease.clone(),
+            end: self.stored_end(),
+            attempt: self.attempt.clone(),
+            record: self.record.clone(),
+        }
+    }
+
     fn stored_end(&self) -> ClaimEnd {
         let mut end = self.end.clone();
         if let (ClaimEnd::Retry { error, .. } | ClaimEnd::Bury { error, .. }, Some(detail)) = (&mut end, &self.detail) {
@@ -104,12 +115,12 @@ impl Settler {
     }
 
     pub fn settle(&self, held: Held, end: ClaimEnd) {
-        self.settle_with(held, end, None);
+        self.settle_with(held, end, None, None);
     }
 
-    /// Like `settle`; `detail` is stored with the error of `end`, and never logged.
-    pub fn settle_with(&self, held: Held, end: ClaimEnd, detail: Option<String>) {
-        let Held { lease, lease_ends, permits, suspects, occurrence, trace, .. } = held;
+    /// Like `settle`; `detail` is stored with the error of `end`, and never logged. `attempt`: the one that failed.
+    pub fn settle_with(&self, held: Held, end: ClaimEnd, detail: Option<String>, attempt: Option<FailedAttempt>) {
+        let Held { lease, lease_ends, permits, suspects, occurrence, trace, record, .. } = held;
         let permits = Some(permits);
         let (buried_as, repeated) = (None, false);
         let item = Item {
@@ -122,6 +133,8 @@ impl Settler {
             _suspects: suspects,
             end,
             detail,
+            attempt,
+            record,
             repeated,
         };
         // The task has ended only after an abort; the message returns when its lease expires.
@@ -212,8 +225,7 @@ impl SettleTask {
 
     /// Makes one call. Settlements that failed wait for the next call.
     async fn call(&mut self, mut items: Vec<Item>) -> Result<(), StoreError> {
-        let settlements: Vec<Settlement> =
-            items.iter().map(|item| Settlement { lease: item.lease.clone(), end: item.stored_end() }).collect();
+        let settlements: Vec<Settlement> = items.iter().map(Item::settlement).collect();
         let (store, partition) = (&self.route.store, &self.partition);
         let stands_still = self.route.policy.max_in_flight <= FEW && self.is_full();
         let _settling = self.route.settling.mark();

@@ -44,8 +44,8 @@ impl Batch {
                 .by_ref()
                 .take(chunk.len())
                 .map(|(attempt, Element { list, value })| {
-                    let lease = attempt.held.lease.clone();
-                    (attempt, Transfer { lease, list, value })
+                    let (lease, record) = (attempt.held.lease.clone(), attempt.held.record.clone());
+                    (attempt, Transfer { lease, list, value, record })
                 })
                 .unzip();
             let denied = self.transfer_chunk(attempts, transfers, one_list).await;

@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 
+use super::PastAttempt;
 use crate::{
-    message::{Ended, Ending, Limit, MessageId, State, StoredMessage},
+    message::{Ended, EndedMessage, Ending, Limit, MessageId, State, StoredMessage},
     time::{Due, UnixMillis},
 };
 
@@ -60,9 +61,16 @@ pub enum Found {
         now: UnixMillis,
         /// Whether the route is paused.
         paused: bool,
+        /// Earlier ends of the id, the latest first, if the route has a history.
+        ends: Vec<EndedMessage>,
     },
-    /// The message completed, and the route remembers its id.
-    Ended(Ended),
+    /// The message ended: at least one of both is there.
+    Ended {
+        /// The route remembers its id.
+        remembered: Option<Ended>,
+        /// The last ends of the id, the latest first, if the route has a history.
+        ends: Vec<EndedMessage>,
+    },
 }
 
 /// When, by whom and why a route was paused.
@@ -101,6 +109,8 @@ pub struct Snapshot {
     pub last_error: Option<String>,
     pub last_error_at: Option<UnixMillis>,
     pub died_at: Option<UnixMillis>,
+    /// The last attempts that failed, the latest last. A redrive keeps them.
+    pub attempt_log: Vec<PastAttempt>,
     /// `Err`: why the body cannot be decoded.
     pub message: Result<StoredMessage, String>,
 }
@@ -111,7 +121,7 @@ pub enum NewDue {
     /// Now; the rate of its flow does not apply to it.
     Now,
     At(Due),
-    /// By a number of milliseconds from its due time; not before 1970.
+    /// By a number of milliseconds from its due time; not before 1970, and at most the longest delay from now.
     By(i64),
 }
 

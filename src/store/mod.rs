@@ -1,6 +1,7 @@
 //! The store of waiting messages. `redis` keeps them in Redis; `memory` keeps them in plain maps, for tests.
 
 mod answer;
+mod attempt;
 mod claim;
 mod flow;
 /// The in-memory store, with which tests compare the Redis store.
@@ -20,6 +21,7 @@ use crate::message::{MessageId, OccurrenceMessage};
 
 pub use self::{
     answer::{Cancelled, Found, NewDue, Pause, Rescheduled, ScheduleStatus, Scheduled, Snapshot},
+    attempt::{FailedAttempt, MAX_ATTEMPT_ERROR_BYTES, PastAttempt},
     claim::{Claim, ClaimRequest, Claimed, CutLeases, Death, Deaths, Lease, Recovered, Suspects, Token},
     flow::{FieldChange, FlowChange, FlowRules, FlowState, PARKED, RouteFlow},
     schedule::{NextOccurrence, RunResult, ScheduleChange, ScheduleDefinition, ScheduleOwner, ScheduleState},

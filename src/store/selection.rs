@@ -172,6 +172,8 @@ pub struct PendingWork<'a> {
     /// Only counts the messages.
     pub dry_run: bool,
     pub deadline: Instant,
+    /// The name of the token that cancels.
+    pub by: Option<&'a str>,
 }
 
 /// Progress of a bulk call.

@@ -4,8 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{Lease, flow::PARKED};
-use crate::{message::DeadReason, time::UnixMillis};
+use super::{Lease, attempt::FailedAttempt, flow::PARKED};
+use crate::{
+    message::{DeadReason, EndRecord},
+    time::UnixMillis,
+};
 
 /// Whether a settlement took effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +33,17 @@ pub enum Transferred {
 pub struct Settlement {
     pub lease: Lease,
     pub end: ClaimEnd,
+    /// The attempt that failed, if `end` is a retry or a burial after one.
+    pub attempt: Option<FailedAttempt>,
+    /// For the history of the route, if it has one.
+    pub record: Option<EndRecord>,
+}
+
+impl Settlement {
+    /// A settlement without a failed attempt, on a route without a history.
+    pub fn new(lease: Lease, end: ClaimEnd) -> Self {
+        Self { lease, end, attempt: None, record: None }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -95,4 +109,6 @@ pub struct Transfer {
     pub lease: Lease,
     pub list: Arc<str>,
     pub value: Bytes,
+    /// For the history of the route, if it has one.
+    pub record: Option<EndRecord>,
 }

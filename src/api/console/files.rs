@@ -30,4 +30,5 @@ pub const FILES: &[(&str, &str, &str)] = &[
     ("preact.js", SCRIPT, include_str!("page/preact.js")),
     ("schedules.js", SCRIPT, include_str!("page/schedules.js")),
     ("sinks.js", SCRIPT, include_str!("page/sinks.js")),
+    ("timeline.js", SCRIPT, include_str!("page/timeline.js")),
 ];

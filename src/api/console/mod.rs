@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     /// Maximum size of all files together, in bytes.
-    const MOST: usize = 116 * 1024;
+    const MOST: usize = 136 * 1024;
     /// SHA-256 of `preact.js`: `preact/standalone.module.js` of the npm package htm 3.1.1, see
     /// `page/preact.LICENSE.txt`.
     const VENDORED: &str = "72284e8e9079c87817145df1110f74e8a2aa040b2fc384922e18dfcb46fc1fd7";

@@ -112,6 +112,7 @@ fn message(item: &RawValue, rules: &Rules, faults: &mut Faults) -> Option<NewMes
         origin: origin.or_none(),
         max_attempts: faults.field("max_attempts", given(fields.max_attempts), integer),
         recurring: None,
+        scheduled_by: None,
         expires_at: faults
             .field("expires_at", given(fields.expires_at), |raw, at| moment(raw, at, parse_instant))
             .map(UnixMillis::get),

@@ -119,9 +119,9 @@ impl Claimer {
         if messages.is_empty() {
             return;
         }
-        let settlement = |Claimed { id, body, not_before, .. }| Settlement {
-            lease: Lease { id, token, bytes: body.len() },
-            end: ClaimEnd::Release { at: not_before },
+        let settlement = |Claimed { id, body, not_before, .. }| {
+            let lease = Lease { id, token, bytes: body.len() };
+            Settlement::new(lease, ClaimEnd::Release { at: not_before })
         };
         let settlements: Vec<_> = messages.into_iter().map(settlement).collect();
         let released = loop {

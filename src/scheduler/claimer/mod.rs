@@ -32,7 +32,7 @@ use super::{
 };
 use crate::{
     incidents::Sample,
-    message::{DeadReason, codec},
+    message::{DeadReason, EndRecord, codec},
     store::{Claim, Claimed, Deaths, Lease, Partition, WakeReason, WakeSignal},
 };
 
@@ -315,6 +315,7 @@ impl Claimer {
                     .id
                     .schedule()
                     .map(|_| HeldOccurrence { body: claimed.body.clone(), failures: claimed.failures }),
+                record: self.route.keeps_history.then(|| EndRecord::of(&claimed.body, claimed.failures)),
                 trace: None,
             };
             (claimed, held)

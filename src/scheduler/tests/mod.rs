@@ -76,8 +76,10 @@ fn setup(store: &TestStore, route: &str, target: Target, policy: Policy) -> Rout
         policy,
         window: None,
         has_flows: false,
+        keeps_history: false,
         target,
         spans: Spans::default(),
+        instance: "test:1".into(),
     }
 }
 

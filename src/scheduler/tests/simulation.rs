@@ -146,8 +146,10 @@ impl World {
                 policy: self.policy,
                 window: None,
                 has_flows: false,
+                keeps_history: n % 2 == 0,
                 target,
                 spans: Spans::default(),
+                instance: "test:1".into(),
             }
         });
         Instance::start(&self.store, routes.collect())

@@ -321,7 +321,7 @@ impl Intake {
         let live = match live {
             Some(Found::Live { snapshot, .. }) => *snapshot,
             // Completed since. The reply to the next `schedule` says whether the id is remembered.
-            Some(Found::Ended(_)) | None => return Ok(Some(message)),
+            Some(Found::Ended { .. }) | None => return Ok(Some(message)),
         };
         match live.message {
             Ok(stored) if is_same(&stored, &message) => Ok(None),

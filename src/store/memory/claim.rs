@@ -89,6 +89,9 @@ impl MemoryPartition {
                 self.pending.remove(one.id.as_str());
                 self.unack.insert(one.id.as_str(), token);
             }
+            let error = format!("{}: the body was missing", DeadReason::Orphan.as_str());
+            let ends = orphans.iter().map(|id| self.burial_of(id, self.failures(id), &error)).collect();
+            self.keep_ends(ends, now, settings);
             for id in &orphans {
                 self.bury_orphan(id, now);
             }
@@ -276,7 +279,7 @@ impl MemoryPartition {
     pub fn recover(&mut self, now: u64, settings: PartitionSettings) -> Recovered {
         let expired: Vec<_> =
             self.unack.up_to(now).take(MAX_RECOVERED).map(|(id, deadline)| (id.to_owned(), deadline)).collect();
-        let (mut recovered, mut dead) = (Recovered::default(), Vec::new());
+        let (mut recovered, mut dead, mut ends) = (Recovered::default(), Vec::new(), Vec::new());
         for (id, deadline) in expired {
             self.unack.remove(&id);
             recovered.expired += 1;
@@ -289,12 +292,14 @@ impl MemoryPartition {
             if dies {
                 self.bytes = self.bytes.saturating_sub(self.size(&id));
                 let error = format!("{}: {crashes} leases expired, the last ones alone", DeadReason::Crash.as_str());
+                ends.push(self.burial_of(&id, self.failures(&id), &error));
                 self.bury_at(&id, now / 1000, self.failures(&id), error);
                 dead.push(id);
             } else {
                 self.pending.insert(&id, deadline / 1000);
             }
         }
+        self.keep_ends(ends, now, settings);
         recovered.dead = Deaths::of(dead.iter().map(String::as_str));
         recovered.more = self.unack.head().is_some_and(|next| next <= now);
         recovered

@@ -4,9 +4,11 @@
 
 mod claim;
 mod definition;
+mod ends;
 mod flow;
 mod flow_checks;
 mod flow_keys;
+mod history;
 mod partition;
 mod recurring;
 mod schedule;
@@ -29,6 +31,7 @@ use tokio::time::Instant;
 pub use self::{
     definition::MemorySchedule,
     flow_keys::{MemoryFlows, SHUT},
+    history::{BLOCK, MemoryHistory},
     partition::{MemoryPartition, PartitionSettings},
     settle::MemoryLists,
     sorted_set::SortedSet,

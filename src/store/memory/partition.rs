@@ -4,14 +4,18 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::{definition::MemorySchedule, flow_keys::MemoryFlows, sorted_set::SortedSet};
+use super::{definition::MemorySchedule, flow_keys::MemoryFlows, history::MemoryHistory, sorted_set::SortedSet};
 use crate::{
     message::{Ending, FlowLimits, LogRecord, NewMessage, RouteLimits, State, StoredMessage, codec},
+    store::FailedAttempt,
     time::UnixMillis,
 };
 
 /// Bytes of an encoded body in front of the metadata's length: version, due time, time of acceptance.
 pub(super) const TIMES_END: usize = 17;
+
+/// Failed attempts that are kept of a message.
+const MAX_TRIES: usize = 10;
 
 /// Content of one partition; the fields are named like its keys in Redis. Scores are milliseconds since the epoch, in
 /// `unack` microseconds. Transitions take the time in microseconds since the epoch.
@@ -31,6 +35,8 @@ pub struct MemoryPartition {
     pub attempts: BTreeMap<String, (u32, u32)>,
     /// Time of the last failure in milliseconds, number of failures, and the error.
     pub errors: BTreeMap<String, (u64, u32, String)>,
+    /// The last attempts that failed, as they are stored.
+    pub tries: BTreeMap<String, Vec<String>>,
     /// Time of completion in milliseconds, and whether the message was cancelled.
     pub remembered: BTreeMap<String, (u64, bool)>,
     /// The log record that was last applied to each id, if any.
@@ -46,6 +52,7 @@ pub struct MemoryPartition {
     /// The groups of live ids that have one.
     pub groups: BTreeMap<String, String>,
     pub schedules: BTreeMap<String, MemorySchedule>,
+    pub history: MemoryHistory,
 }
 
 /// The route's settings as they apply to one partition.
@@ -60,6 +67,8 @@ pub struct PartitionSettings {
     pub flow: Option<FlowLimits>,
     /// Dead letters are forwarded.
     pub forwards: bool,
+    /// Maximum age of an end in the history, in milliseconds, and maximum number of ends; `None`: no history.
+    pub history: Option<(u64, u64)>,
 }
 
 impl MemoryPartition {
@@ -99,6 +108,7 @@ impl MemoryPartition {
         self.bodies.remove(id);
         self.attempts.remove(id);
         self.errors.remove(id);
+        self.tries.remove(id);
         self.flow.flows.remove(id);
         self.groups.remove(id);
     }
@@ -120,6 +130,15 @@ impl MemoryPartition {
         self.dead.insert(id, now);
         // Without forwarding, the outbox is left out of each comparison.
         self.outbox.insert(id, now);
+    }
+
+    /// Keeps an attempt that failed at `now`, in milliseconds.
+    pub(super) fn keep_attempt(&mut self, id: &str, now: u64, attempt: Option<&FailedAttempt>) {
+        if let Some(attempt) = attempt {
+            let tries = self.tries.entry(id.to_owned()).or_default();
+            tries.push(format!("{now} {attempt}"));
+            tries.drain(..tries.len().saturating_sub(MAX_TRIES));
+        }
     }
 
     /// Sets the failures of an id, and resets its crashes: a settled claim did not crash.
@@ -169,6 +188,10 @@ impl MemoryPartition {
         let is_live = |id: &String| live.binary_search(&id.as_str()).is_ok();
         for id in self.errors.keys() {
             assert!(is_live(id), "an error of `{id}`, which is not live: {self:?}");
+        }
+        for (id, tries) in &self.tries {
+            assert!(is_live(id), "a failed attempt of `{id}`, which is not live: {self:?}");
+            assert!(tries.len() <= MAX_TRIES, "{} failed attempts of `{id}`", tries.len());
         }
         for id in self.attempts.keys() {
             assert!(is_live(id) && !self.dead.contains(id), "attempts of `{id}`, which does not wait: {self:?}");

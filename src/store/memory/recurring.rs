@@ -64,6 +64,7 @@ impl MemoryPartition {
         self.bytes = (self.bytes + self.size(id)).saturating_sub(before);
         self.attempts.remove(id);
         self.errors.remove(id);
+        self.tries.remove(id);
         self.pending.insert(id, score);
         if flows {
             self.number_flows(&[(id.to_owned(), one.flow.clone())], planned == 0);
@@ -153,6 +154,7 @@ impl MemoryPartition {
             self.bodies.insert(id.to_owned(), one.body(due, planned));
             self.bytes = (self.bytes + self.size(id)).saturating_sub(before);
             self.errors.remove(id);
+            self.tries.remove(id);
             self.dead.remove(id);
             self.remembered.remove(id);
             if let Some(score) = score
@@ -185,6 +187,7 @@ impl MemoryPartition {
             self.bodies.remove(id);
             self.attempts.remove(id);
             self.errors.remove(id);
+            self.tries.remove(id);
             self.flow.flows.remove(id);
         }
         ScheduleChange::Deleted

@@ -10,25 +10,29 @@ use super::{
 };
 use crate::{
     message::{
-        Cancellation, Limit, LogRecord, MessageId, NewMessage, OnConflict, Rate, RouteLimits, State, StoredMessage,
-        codec,
+        Cancellation, EndOutcome, Limit, LogRecord, MessageId, NewMessage, OnConflict, Rate, RouteLimits, State,
+        StoredMessage, codec,
     },
     store::{
         Cancelled, DeadAction, DeadWork, Death, Expiry, Filter, NewDue, PARKED, Rescheduled, ScheduleStatus, Scheduled,
         Selection,
         redis::{CancelledGroup, Evicted},
     },
-    time::{Due, UnixMillis},
+    time::{Due, MAX_DELAY_MILLIS, UnixMillis},
 };
 
 impl MemoryPartition {
     pub fn schedule(&mut self, batch: &[NewMessage], now: u64, settings: PartitionSettings) -> Vec<Scheduled> {
         let before = settings.flow.map(|_| (self.pending.clone(), self.flow.flows.clone()));
+        let mut ends = Vec::new();
         let mut schedule = |message: &NewMessage| {
+            let end = self.end_of(message.id.as_str(), EndOutcome::Replaced, None);
             let (status, due) = self.schedule_one(message, now, settings, codec::encode);
+            ends.extend((status == ScheduleStatus::Replaced).then_some(end));
             Scheduled { id: message.id.clone(), due: unix_millis(due), status }
         };
         let scheduled: Vec<_> = batch.iter().map(&mut schedule).collect();
+        self.keep_ends(ends, now, settings);
         if let Some((pending, flows)) = before {
             let written = |one: &(&NewMessage, &Scheduled)| is_written(one.1.status);
             let written: Vec<_> = batch.iter().zip(&scheduled).filter(written).map(|(message, _)| message).collect();
@@ -45,7 +49,11 @@ impl MemoryPartition {
             text.take_if(|text| text.is_empty());
         }
         let before = settings.flow.map(|_| (self.pending.clone(), self.flow.flows.clone()));
+        let end = self.end_of(message.id.as_str(), EndOutcome::Replaced, None);
         let (status, due) = self.schedule_one(&message, now, settings, codec::encode_first);
+        if status == ScheduleStatus::Replaced {
+            self.keep_ends(vec![end], now, settings);
+        }
         if let Some((pending, flows)) = before.filter(|_| is_written(status)) {
             self.enter_flows(&[&message], &pending, flows, now / 1000);
         }
@@ -171,7 +179,7 @@ impl MemoryPartition {
         now: u64,
         settings: PartitionSettings,
     ) -> Vec<bool> {
-        let now = now / 1000;
+        let (micros, now, mut ends) = (now, now / 1000, Vec::new());
         let mut bury = |(message, error): &(NewMessage, String)| {
             let id = message.id.as_str();
             if self.state(id).is_some() {
@@ -180,10 +188,12 @@ impl MemoryPartition {
             self.bodies.insert(id.to_owned(), codec::encode(&stored(message, now, now)));
             self.remembered.remove(id);
             self.bury_at(id, now, death.failures, format!("{}: {error}", death.reason.as_str()));
+            ends.push(self.burial_of(id, death.failures, &format!("{}: {error}", death.reason.as_str())));
             self.join_group(id, message);
             true
         };
         let buried: Vec<_> = batch.iter().map(&mut bury).collect();
+        self.keep_ends(ends, micros, settings);
         if settings.flow.is_some() {
             let named =
                 batch.iter().zip(&buried).filter(|(_, buried)| **buried).map(|((message, _), _)| {
@@ -195,7 +205,7 @@ impl MemoryPartition {
     }
 
     pub fn cancel(&mut self, cancellation: &Cancellation, now: u64, settings: PartitionSettings) -> Cancelled {
-        let Cancellation { id, record, unseen, keep_dead } = cancellation;
+        let Cancellation { id, record, unseen, keep_dead, by } = cancellation;
         let id = id.as_str();
         let record = record.as_ref().map(|record| self.newer(id, record));
         if record == Some(None) {
@@ -211,6 +221,9 @@ impl MemoryPartition {
         };
         if let Some(score) = self.pending.get(id).filter(|_| settings.flow.is_some()) {
             self.depart(&[(id, score)], now / 1000);
+        }
+        if cancelled == Cancelled::Cancelled {
+            self.keep_ends(vec![self.end_of(id, EndOutcome::Cancelled, by.as_deref())], now, settings);
         }
         self.delete(id);
         match record.flatten() {
@@ -254,7 +267,7 @@ impl MemoryPartition {
         let due = match due {
             NewDue::Now => now,
             NewDue::At(due) => due_at(due, now),
-            NewDue::By(millis) => (score % PARKED).saturating_add_signed(millis),
+            NewDue::By(millis) => (score % PARKED).saturating_add_signed(millis).min(now + MAX_DELAY_MILLIS),
         };
         if is_longer(due.saturating_sub(now), settings.limits) {
             return Rescheduled::Over(Limit::Delay);
@@ -346,7 +359,7 @@ impl MemoryPartition {
         &mut self,
         ids: Option<&[MessageId]>,
         limit: u64,
-        dry_run: bool,
+        (dry_run, by): (bool, Option<&str>),
         now: u64,
         settings: PartitionSettings,
     ) -> (u64, u64) {
@@ -370,6 +383,8 @@ impl MemoryPartition {
             if settings.flow.is_some() {
                 self.depart(&leaving, now / 1000);
             }
+            let ends = taken.iter().map(|id| self.end_of(id, EndOutcome::Cancelled, by)).collect();
+            self.keep_ends(ends, now, settings);
             for id in taken {
                 self.delete(id);
             }
@@ -393,7 +408,7 @@ impl MemoryPartition {
         &mut self,
         group: &str,
         after: &str,
-        most: usize,
+        (most, by): (usize, Option<&str>),
         now: u64,
         settings: PartitionSettings,
     ) -> CancelledGroup {
@@ -401,7 +416,7 @@ impl MemoryPartition {
         let of_state = |state| ids.iter().filter(|id| self.state(id.as_str()) == Some(state)).cloned().collect();
         let (pending, in_flight): (Vec<_>, Vec<_>) = (of_state(State::Pending), of_state(State::Unack));
         let reached = ids.get(most - 1).cloned();
-        let (count, _) = self.purge_pending(Some(&pending), u64::MAX, false, now, settings);
+        let (count, _) = self.purge_pending(Some(&pending), u64::MAX, (false, by), now, settings);
         CancelledGroup { count, in_flight, reached }
     }
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::partition::{MemoryPartition, PartitionSettings};
 use crate::{
-    message::FlowLimits,
+    message::{EndRecord, FlowLimits},
     store::{ClaimEnd, Lease, Sent, Settled, Settlement, Transfer, Transferred},
 };
 
@@ -44,9 +44,11 @@ impl MemoryPartition {
         if let Some(flow) = &settings.flow {
             self.settle_flows(flow, &ended, now / 1000);
         }
+        let ends = ended.iter().filter_map(|one| self.end_of_claim(one)).collect();
         let has_flows = settings.flow.is_some();
         let settled: Vec<_> =
             settlements.iter().map(|settlement| self.settle_one(settlement, now, has_flows)).collect();
+        self.keep_ends(ends, now, settings);
         let acked = |(one, settled): (&'_ Settlement, &Settled)| {
             let is_over = matches!(one.end, ClaimEnd::Ack) || MemoryPartition::recurs(&one.lease.id);
             (*settled == Settled::Done && is_over && self.state(one.lease.id.as_str()).is_none())
@@ -57,10 +59,27 @@ impl MemoryPartition {
         settled
     }
 
+    /// The end of a message of a user that is delivered or dies.
+    fn end_of_claim(&self, Settlement { lease, end, record, .. }: &Settlement) -> Option<(String, Bytes)> {
+        let id = lease.id.as_str();
+        if Self::recurs(&lease.id) {
+            return None;
+        }
+        let status = record.as_ref().and_then(|record| record.status);
+        let body = self.bodies.get(id).cloned().unwrap_or_default();
+        let record = EndRecord::of(&body, self.failures(id)).with_status(status);
+        let entry = match end {
+            ClaimEnd::Ack => record.delivered(id),
+            ClaimEnd::Bury { reason, error } => record.dead(id, *reason, error),
+            _ => return None,
+        };
+        Some((id.to_owned(), entry))
+    }
+
     /// `ended`: settlements of current leases.
     fn settle_flows(&mut self, flow: &FlowLimits, ended: &[&Settlement], now: u64) {
         let (mut back, mut hold) = (BTreeMap::new(), BTreeMap::new());
-        for Settlement { lease, end } in ended {
+        for Settlement { lease, end, .. } in ended {
             let name = self.name_of_flow(lease.id.as_str());
             let (unsent, pause) = match end {
                 ClaimEnd::Ack => (false, None),
@@ -111,6 +130,9 @@ impl MemoryPartition {
             }
             return settled;
         }
+        if let ClaimEnd::Retry { .. } | ClaimEnd::Bury { .. } = &settlement.end {
+            self.keep_attempt(id, now, settlement.attempt.as_ref());
+        }
         match &settlement.end {
             ClaimEnd::Ack | ClaimEnd::Plan(_) => self.delete(id),
             ClaimEnd::Retry { delay, error, .. } => {
@@ -137,8 +159,8 @@ impl MemoryPartition {
         now: u64,
         settings: PartitionSettings,
     ) -> Vec<Transferred> {
-        let (mut refused, mut done) = (HashSet::new(), Vec::new());
-        let mut transfer_one = |Transfer { lease, list, value }: &Transfer| {
+        let (mut refused, mut done, mut ends) = (HashSet::new(), Vec::new(), Vec::new());
+        let mut transfer_one = |Transfer { lease, list, value, record }: &Transfer| {
             // A lease that is named again in one call is stale.
             if refused.contains(&lease.id) || !self.holds(lease) {
                 return Transferred::Stale;
@@ -152,6 +174,12 @@ impl MemoryPartition {
             }
             let id = lease.id.as_str();
             self.unack.remove(id);
+            if !Self::recurs(&lease.id) {
+                let body = self.bodies.get(id).cloned().unwrap_or_default();
+                let status = record.as_ref().and_then(|record| record.status);
+                let record = EndRecord::of(&body, self.failures(id)).with_status(status);
+                ends.push((id.to_owned(), record.delivered(id)));
+            }
             if !(Self::recurs(&lease.id) && self.recur(id, now / 1000, 'd', None, settings.flow.is_some())) {
                 self.delete(id);
                 done.push(lease.id.clone());
@@ -160,6 +188,7 @@ impl MemoryPartition {
             Transferred::Done
         };
         let transferred = transfers.iter().map(&mut transfer_one).collect();
+        self.keep_ends(ends, now, settings);
         self.remember(&done.iter().map(crate::message::MessageId::as_str).collect::<Vec<_>>(), false, now, settings);
         transferred
     }

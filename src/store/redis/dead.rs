@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{
     MAX_BATCH, MAX_CALL_BYTES, RedisStore,
-    engine::shortened,
+    engine::kept,
     filter::{FILTERED_BYTES, bound, filtered},
     read::ListedPart,
     reply::Reply,
@@ -65,10 +65,13 @@ impl RedisStore {
             &keys.groups,
             &keys.grouped,
         ];
-        let mut call =
-            script::BURY.keys(&route.with_outbox_and_flow(all, keys)).arg(self.layout(partition)?).arg(death.failures);
+        let mut call = script::BURY
+            .keys(&route.with_outbox(all, keys))
+            .arg(self.layout(partition)?)
+            .arg(death.failures)
+            .arg(route.history_settings());
         for (message, error) in batch {
-            let text = format!("{}: {}", death.reason.as_str(), shortened(error));
+            let text = format!("{}: {}", death.reason.as_str(), kept(error));
             let metadata = route.settings.with_flow(&message.metadata);
             let tail = codec::tail(&metadata, &message.payload);
             call = call.arg(message.id.as_str()).arg(text).arg(&tail[..]);

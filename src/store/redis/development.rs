@@ -4,7 +4,7 @@ use redis::Value;
 
 use super::{PartitionKeys, RedisStore, reply::Reply, script};
 use crate::{
-    store::{Partition, StoreError},
+    store::{Partition, Store, StoreError},
     time::UnixMillis,
 };
 
@@ -20,7 +20,7 @@ pub struct Coming {
     pub ahead: u64,
     /// When the next message is due, after `now`; paused routes are left out.
     pub next_due: Option<UnixMillis>,
-    /// The partitions with messages that are due or in flight.
+    /// The partitions with messages that are due or in flight, or with dead letters that can be forwarded.
     pub busy: Vec<Partition>,
 }
 
@@ -32,8 +32,9 @@ impl RedisStore {
             .iter()
             .flat_map(|(name, route)| Partition::all(name, route.settings.partitions).zip(&route.keys))
             .collect();
-        let of_partitions =
-            all.iter().flat_map(|(_, keys)| [&*keys.pending, &*keys.unack, &*keys.paused, &*keys.flow.gates]);
+        let of_partitions = all
+            .iter()
+            .flat_map(|(_, keys)| [&*keys.pending, &keys.unack, &keys.paused, &keys.flow.gates, &keys.outbox]);
         let keys: Vec<&str> = std::iter::once(AHEAD_KEY).chain(of_partitions).collect();
         let openings: Vec<u64> = all.iter().map(|(partition, _)| opening(&partition.route)).collect();
         let reply: Vec<Value> = script::NEXT.keys(&keys).arg(openings).run(&self.servers).await?;
@@ -46,6 +47,15 @@ impl RedisStore {
             busy.extend(number.checked_sub(1).and_then(|index| all.get(index)).map(|(partition, _)| partition.clone()));
         }
         Ok(Coming { now, ahead, next_due, busy })
+    }
+
+    /// Notifies the schedulers and the forwarder of a partition.
+    ///
+    /// # Errors
+    /// Redis is unavailable.
+    pub async fn wake_busy(&self, partition: &Partition) -> Result<(), StoreError> {
+        self.buried(partition);
+        self.wake_all(partition).await
     }
 
     /// Sets the time by which the clock is ahead, in microseconds.

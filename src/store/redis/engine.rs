@@ -21,8 +21,8 @@ use super::{
 use crate::{
     message::OccurrenceMessage,
     store::{
-        Claim, ClaimEnd, ClaimRequest, Claimed, CutLeases, Death, NEVER, Partition, Planned, Recovered, Sent, Settled,
-        Settlement, Store, StoreError, Suspects, Token, Transfer, Transferred,
+        Claim, ClaimEnd, ClaimRequest, Claimed, CutLeases, Death, FailedAttempt, NEVER, Partition, Planned, Recovered,
+        Sent, Settled, Settlement, Store, StoreError, Suspects, Token, Transfer, Transferred,
     },
     time::{MAX_DELAY_MILLIS, ServerClock, UnixMillis},
 };
@@ -54,12 +54,13 @@ impl Store for RedisStore {
     async fn recover(&self, partition: &Partition) -> Result<Recovered, StoreError> {
         let keys = self.any_keys(partition);
         let route = self.route(&partition.route)?;
-        let all = route.with_outbox_and_flow(keys.of_messages(&[&keys.bytes]), &keys);
+        let all = route.with_outbox(keys.of_messages(&[&keys.bytes]), &keys);
         let reply: Vec<Value> = script::RECOVER
             .keys(&all)
             .arg(&keys.wake)
             .arg(MAX_BATCH)
             .arg(u8::from(route.has_order()))
+            .arg(route.history_settings())
             .run(&self.servers)
             .await?;
         let mut reply = Reply::from(reply);
@@ -131,13 +132,14 @@ impl Store for RedisStore {
         ];
         all.extend(&lists);
         let route = self.route(&partition.route)?;
-        let all = route.with_flow(all, keys);
+        let all = route.with_history(all, keys);
         let mut call = script::TRANSFER
             .keys(&all)
             .arg(&keys.wake)
             .arg(route.settings.keep_millis())
             .arg(route.settings.kept_by_partition())
-            .arg(lists.len());
+            .arg(lists.len())
+            .arg(route.history_settings());
         for group in transfers.chunk_by(|a, b| a.lease.token == b.lease.token && a.list == b.list) {
             let Transfer { lease, list, .. } = &group[0];
             let bytes: usize = group.iter().map(|one| one.lease.bytes).sum();
@@ -147,6 +149,10 @@ impl Store for RedisStore {
             }
             for one in group {
                 call = call.arg(&one.value[..]);
+            }
+            for one in group.iter().filter(|_| route.settings.history.is_some()) {
+                let entry = one.record.clone().unwrap_or_default().delivered(one.lease.id.as_str());
+                call = call.arg(&entry[..]);
             }
         }
         let bytes: usize = transfers.iter().map(|transfer| transfer.value.len()).sum();
@@ -175,7 +181,7 @@ impl RedisStore {
             Suspects::PutOff(pause) => pause.as_millis().to_string(),
         };
         let route = self.route(&partition.route)?;
-        let all = route.with_outbox_and_flow(
+        let all = route.with_outbox(
             keys.of_messages(&[
                 &keys.paused,
                 &keys.remembered,
@@ -198,7 +204,8 @@ impl RedisStore {
             .arg(BODIES_AT_ONCE)
             .arg(u8::from(request.again))
             .arg(request.company)
-            .arg(route.flow_settings()))
+            .arg(route.flow_settings())
+            .arg(route.history_settings()))
     }
 
     /// Parses the reply of a claim that was sent at `sent`.
@@ -274,28 +281,30 @@ impl RedisStore {
         let keys = self.keys(partition)?;
         let route = self.route(&partition.route)?;
         let others = [&*keys.remembered, &keys.records, &keys.bytes, &keys.schedules, &keys.groups, &keys.grouped];
-        let all = route.with_outbox_and_flow(keys.of_messages(&others), keys);
+        let all = route.with_outbox(keys.of_messages(&others), keys);
         let mut call = script::SETTLE
             .keys(&all)
             .arg(&keys.wake)
             .arg(route.settings.keep_millis())
             .arg(route.settings.kept_by_partition())
-            .arg(route.flow_settings());
+            .arg(route.flow_settings())
+            .arg(route.history_settings());
         let alike = |a: &Settlement, b: &Settlement| a.lease.token == b.lease.token && is_ack(a) && is_ack(b);
         for group in settlements.chunk_by(alike) {
-            let Settlement { lease, end } = &group[0];
+            let Settlement { lease, end, attempt, .. } = &group[0];
+            let attempt = || attempt.as_ref().map_or_else(String::new, FailedAttempt::to_string);
             let bytes: usize = group.iter().map(|one| one.lease.bytes).sum();
             call = call.arg(lease.token.0).arg(group.len()).arg(bytes);
             call = match end {
                 ClaimEnd::Ack => call.arg("ack"),
                 ClaimEnd::Retry { delay, error, hold } => {
                     let hold = hold.map_or_else(String::new, |hold| millis(hold).to_string());
-                    call.arg("retry").arg(millis(*delay)).arg(shortened(error)).arg(hold)
+                    call.arg("retry").arg(millis(*delay)).arg(kept(error)).arg(attempt()).arg(hold)
                 }
                 ClaimEnd::Bury { reason, error } => {
                     let attempted = reason.is_attempted();
-                    let text = format!("{}: {}", reason.as_str(), shortened(error));
-                    call.arg("bury").arg(u8::from(attempted)).arg(text)
+                    let text = format!("{}: {}", reason.as_str(), kept(error));
+                    call.arg("bury").arg(u8::from(attempted)).arg(text).arg(attempt())
                 }
                 ClaimEnd::Release { at } => call.arg("release").arg(at.get()),
                 ClaimEnd::Defer { pause, sent } => {
@@ -312,6 +321,11 @@ impl RedisStore {
             };
             for one in group {
                 call = call.arg(one.lease.id.as_str());
+            }
+            for one in group.iter().filter(|_| route.settings.history.is_some()) {
+                if let Some(entry) = entry_of(one) {
+                    call = call.arg(&entry[..]);
+                }
             }
         }
         Ok(call)
@@ -346,6 +360,16 @@ impl RedisStore {
     }
 }
 
+/// The entry in the history of a message that ends.
+fn entry_of(Settlement { lease, end, record, .. }: &Settlement) -> Option<Bytes> {
+    let (id, record) = (lease.id.as_str(), || record.clone().unwrap_or_default());
+    match end {
+        ClaimEnd::Ack => Some(record().delivered(id)),
+        ClaimEnd::Bury { reason, error } => Some(record().dead(id, *reason, &kept(error))),
+        ClaimEnd::Retry { .. } | ClaimEnd::Release { .. } | ClaimEnd::Defer { .. } | ClaimEnd::Plan(_) => None,
+    }
+}
+
 fn is_ack(settlement: &Settlement) -> bool {
     matches!(settlement.end, ClaimEnd::Ack)
 }
@@ -355,6 +379,7 @@ fn millis(delay: Duration) -> u64 {
     u64::try_from(delay.as_millis()).unwrap_or(u64::MAX).min(MAX_DELAY_MILLIS)
 }
 
-pub(super) fn shortened(error: &str) -> &str {
-    &error[..error.floor_char_boundary(MAX_ERROR_BYTES)]
+/// An error as it is kept: shortened, and without zero bytes.
+pub(super) fn kept(error: &str) -> String {
+    error[..error.floor_char_boundary(MAX_ERROR_BYTES)].replace('\0', " ")
 }

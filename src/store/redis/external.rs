@@ -164,7 +164,7 @@ impl RedisStore {
             &own.bytes,
         ];
         let StoreRoute { settings, .. } = route;
-        let mut keys = route.with_outbox_and_flow(own_keys, own);
+        let mut keys = route.with_outbox(own_keys, own);
         let members = batch.iter().map(|entry| &entry.member[..]);
         let call = match place {
             ExternalPlace::Members { key, .. } => {
@@ -187,8 +187,12 @@ impl RedisStore {
         };
         let max_bytes = if matches!(place, ExternalPlace::Hashes { .. }) { MAX_HASHES_BYTES } else { MAX_BYTES };
         let mut call = call.arg(&own.wake).arg(self.layout(partition)?).arg(MAX_DUE).arg(max_payload).arg(max_bytes);
-        let further = [settings.forwards.then_some("outbox"), settings.flow.as_ref().map(|_| "flow")];
-        call = call.arg(further.into_iter().flatten().collect::<Vec<_>>().join(" "));
+        let further = [
+            settings.forwards.then_some("outbox"),
+            settings.history.map(|_| "history"),
+            settings.flow.as_ref().map(|_| "flow"),
+        ];
+        call = call.arg(further.into_iter().flatten().collect::<Vec<_>>().join(" ")).arg(route.history_settings());
         if let ExternalPlace::Members { unit, .. } | ExternalPlace::Hashes { unit, .. } = place {
             call = call.arg(*unit);
         }

@@ -7,7 +7,12 @@ use crate::{
     time::UnixMillis,
 };
 
-/// Maximum bytes of bodies that one call reads for a filter: Redis copies them in less than a millisecond.
+/// Messages that one call of a filtered listing considers: Redis needs 1 to 2 ms for them, on the machine of
+/// docs/performance.md.
+pub const CONSIDERED: usize = 500;
+/// Messages that one call considers for a filter that reads bodies.
+pub const READ: usize = 250;
+/// Maximum bytes of the bodies that one call reads for a filter.
 pub const FILTERED_BYTES: u64 = 256 * 1024;
 
 /// A score as an argument; empty without one.

@@ -80,7 +80,8 @@ impl RedisStore {
         while !reply.is_done() {
             let (id, score, died) = (reply.text()?, reply.text()?, reply.text()?);
             let (body, error) = (reply.bytes()?, reply.text()?);
-            // `<time> <failures> <reason>: <error>`
+            // `<time> <failures> <reason>: <error>`; the attempts follow.
+            let error = error.split('\0').next().unwrap_or_default();
             let mut parts = error.splitn(3, ' ').skip(1);
             let failures = parts.next().and_then(|number| number.parse().ok()).unwrap_or(0);
             let error = parts.next().unwrap_or_default().to_owned();

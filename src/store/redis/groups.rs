@@ -41,15 +41,16 @@ pub struct GroupMembers {
 
 impl RedisStore {
     /// Cancels the pending messages among the first `most` (1 to `MAX_BATCH`) of a group after an id. Its messages must
-    /// be in `partition`: see `gather`.
+    /// be in `partition`: see `gather`. `by`: the name of the token that cancels.
     pub async fn cancel_group(
         &self,
         partition: &Partition,
         group: &str,
         after: Option<&MessageId>,
         most: usize,
+        by: Option<&str>,
     ) -> Result<CancelledGroup, StoreError> {
-        let call = self.purge_call(partition, most as u64, false)?;
+        let call = self.purge_call(partition, most as u64, false, by)?;
         let call = call.arg("group").arg(group).arg(after.map_or("", MessageId::as_str));
         let reply: Vec<Value> = call.run(&self.servers).await?;
         let mut reply = Reply::from(reply);

@@ -81,11 +81,15 @@ pub struct PartitionKeys {
     pub schedules: String,
     /// Sorted set: id of a dead letter to forward -> time from which it is taken, ms.
     pub outbox: String,
+    /// Hash: number of a block -> ends of messages, of a route with a history; lua/include/history.lua describes it.
+    pub history: String,
+    /// Sorted set: id -> number of the block of its last end.
+    pub ended: String,
     /// String, while the route is paused: when (ms), by whom, and why, each on a line.
     pub paused: String,
     /// String: `<version> <partitions> <index> <largest payload> <ms that completed ids are remembered>`. If the route
-    /// has limits, ` <messages> <bytes> <delay, ms>` follows: the partition's share, 0 for no limit. If it has flows,
-    /// ` flow` follows, and the template of a flow if there is one.
+    /// has limits, ` <messages> <bytes> <delay, ms>` follows: the partition's share, 0 for no limit. If it has a
+    /// history, ` history <age, ms> <ends of a partition>` follows. If it has flows, ` flow` follows, and the template of a flow if there is one.
     pub route: String,
     /// The keys of a route with flows; lua/include/flow.lua describes them.
     pub flow: FlowKeys,
@@ -132,6 +136,8 @@ impl PartitionKeys {
             grouped: key("grouped"),
             schedules: key("schedules"),
             outbox: key("outbox"),
+            history: key("history"),
+            ended: key("ended"),
             paused: key("paused"),
             route: key("route"),
             flow: FlowKeys {

@@ -19,6 +19,7 @@ mod forward;
 mod generations;
 mod groups;
 mod growth;
+mod history;
 mod keys;
 mod packed;
 mod pending;
@@ -43,7 +44,9 @@ pub use external::{ExternalDue, ExternalEntry, ExternalPlace, MoveOutcome, Moved
 pub use filter::FILTERED_BYTES;
 pub use forward::{HOLD, Outbox, Outgoing, Turn};
 pub use groups::{CancelledGroup, GroupMember, GroupMembers};
+pub use history::{EndPlace, EndsPage};
 pub use keys::DelayQueueKeys;
+pub use pending::Named;
 pub use read::{HORIZONS, Listed, ListedPart, PartitionForecast, PartitionStats};
 pub use repartition::{Carried, Moved};
 pub use rights::{check_list, check_place};
@@ -156,10 +159,22 @@ impl StoreRoute {
         all
     }
 
-    /// Like `with_flow`, with the outbox of a route that forwards its dead letters: for scripts that make messages dead.
-    fn with_outbox_and_flow<'a>(&self, mut all: Vec<&'a str>, keys: &'a PartitionKeys) -> Vec<&'a str> {
-        all.extend(self.settings.forwards.then_some(&*keys.outbox));
+    /// Like `with_flow`, with the keys of the history before those of the flows: for scripts that end messages.
+    fn with_history<'a>(&self, mut all: Vec<&'a str>, keys: &'a PartitionKeys) -> Vec<&'a str> {
+        all.extend(self.settings.history.iter().flat_map(|_| [&*keys.history, &keys.ended]));
         self.with_flow(all, keys)
+    }
+
+    /// Like `with_history`, with the outbox of a route that forwards its dead letters first: for scripts that make
+    /// messages dead.
+    fn with_outbox<'a>(&self, mut all: Vec<&'a str>, keys: &'a PartitionKeys) -> Vec<&'a str> {
+        all.extend(self.settings.forwards.then_some(&*keys.outbox));
+        self.with_history(all, keys)
+    }
+
+    /// The limits of the history as lua/include/history.lua reads them; empty without a history.
+    fn history_settings(&self) -> String {
+        self.settings.history_shares().map_or_else(String::new, |(age, max)| format!("{max} {age}"))
     }
 
     /// Whether the flows of the route are ordered.

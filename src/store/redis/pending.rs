@@ -14,48 +14,63 @@ use crate::{
 /// Number of bodies that one call reads to find messages in no set. Bodies can be large.
 const SCANNED: usize = 10;
 
+/// Pending messages to cancel.
+#[derive(Clone, Copy, Debug)]
+pub struct Named<'a> {
+    /// At most `MAX_BATCH`.
+    pub ids: &'a [MessageId],
+    /// Only messages that were accepted or moved last before this time.
+    pub before: Option<UnixMillis>,
+}
+
 impl RedisStore {
     /// Cancels pending messages of `partition`: the named ones (at most `MAX_BATCH`), or those due first; at most
     /// `limit` and `MAX_BATCH`. Returns the number of cancelled messages, and how many of the requested ones are still
-    /// pending. `dry_run` only counts, at most `limit`.
+    /// pending. `dry_run` only counts, at most `limit`. `by`: the name of the token that cancels.
     pub async fn purge_pending(
         &self,
         partition: &Partition,
         ids: Option<&[MessageId]>,
         limit: u64,
         dry_run: bool,
+        by: Option<&str>,
     ) -> Result<(u64, u64), StoreError> {
         if let Some(ids) = ids {
-            return self.purge_named(partition, ids, limit, dry_run, None).await;
+            return self.purge_named(partition, Named { ids, before: None }, limit, dry_run, by).await;
         }
         let limit = if dry_run { limit } else { limit.min(MAX_BATCH as u64) };
-        self.purge_call(partition, limit, dry_run)?.arg("all").run(&self.servers).await
+        self.purge_call(partition, limit, dry_run, by)?.arg("all").run(&self.servers).await
     }
 
-    /// As `purge_pending`, for `ids` (at most `MAX_BATCH`). `before`: only messages that were accepted or moved last
-    /// before this time.
+    /// As `purge_pending`, for ids.
     pub async fn purge_named(
         &self,
         partition: &Partition,
-        ids: &[MessageId],
+        Named { ids, before }: Named<'_>,
         limit: u64,
         dry_run: bool,
-        before: Option<UnixMillis>,
+        by: Option<&str>,
     ) -> Result<(u64, u64), StoreError> {
         if ids.is_empty() {
             return Ok((0, 0));
         }
         self.pull(partition, ids.iter()).await?;
         let limit = if dry_run { limit } else { limit.min(MAX_BATCH as u64) };
-        let call = self.purge_call(partition, limit, dry_run)?.arg("ids").arg(bound(before));
+        let call = self.purge_call(partition, limit, dry_run, by)?.arg("ids").arg(bound(before));
         ids.iter().fold(call, |call, id| call.arg(id.as_str())).run(&self.servers).await
     }
 
     /// Begins a call of `lua/purge_pending.lua`; the selection must follow.
-    pub(super) fn purge_call(&self, partition: &Partition, limit: u64, dry_run: bool) -> Result<Call, StoreError> {
+    pub(super) fn purge_call(
+        &self,
+        partition: &Partition,
+        limit: u64,
+        dry_run: bool,
+        by: Option<&str>,
+    ) -> Result<Call, StoreError> {
         let keys = self.keys(partition)?;
         let route = self.route(&partition.route)?;
-        let all = route.with_flow(
+        let all = route.with_history(
             vec![
                 keys.pending.as_str(),
                 &keys.unack,
@@ -77,7 +92,9 @@ impl RedisStore {
             .arg(route.settings.keep_millis())
             .arg(route.settings.kept_by_partition())
             .arg(limit)
-            .arg(u8::from(dry_run)))
+            .arg(u8::from(dry_run))
+            .arg(route.history_settings())
+            .arg(by.unwrap_or_default()))
     }
 
     /// Makes messages pending that have a body but are in no set; each call checks some bodies. Returns the number of

@@ -3,7 +3,13 @@
 use bytes::Bytes;
 use redis::Value;
 
-use super::{MAX_BATCH, MAX_BODIES_BYTES, RedisStore, filter::filtered, reply::Reply, script, unless_closed};
+use super::{
+    MAX_BODIES_BYTES, RedisStore,
+    filter::{CONSIDERED, READ, filtered},
+    history::ends_of,
+    reply::{Failure, Reply},
+    script, unless_closed,
+};
 use crate::{
     message::{Ended, Ending, MessageId, State, codec},
     store::{Filter, Found, PARKED, PageRequest, Partition, Pause, Snapshot, StoreError},
@@ -76,13 +82,14 @@ impl RedisStore {
     pub async fn get(&self, partition: &Partition, id: &MessageId) -> Result<Option<Found>, StoreError> {
         let route = self.route(&partition.route)?;
         let mut found = self.get_from(partition, &self.layout(partition)?, id).await?;
-        if let (None, Some(former)) = (&found, route.former()) {
-            let former = partition.among(former, id);
-            found = self.get_from(&former, "", id).await?;
-            if found.is_none() {
-                // The message can have been moved between the two calls.
-                found = self.get_from(partition, "", id).await?;
+        let is_live = |found: &Option<Found>| matches!(found, Some(Found::Live { .. }));
+        if let (false, Some(former)) = (is_live(&found), route.former()) {
+            let former = self.get_from(&partition.among(former, id), "", id).await?;
+            if former.is_some() {
+                return Ok(former);
             }
+            // The message can have been moved between the two calls.
+            found = self.get_from(partition, "", id).await?;
         }
         Ok(found)
     }
@@ -90,40 +97,43 @@ impl RedisStore {
     /// `layout`: the layout that the partition must be open with; `""`: any.
     async fn get_from(&self, partition: &Partition, layout: &str, id: &MessageId) -> Result<Option<Found>, StoreError> {
         let keys = self.any_keys(partition);
-        let reply: Option<Vec<Value>> = script::GET
-            .keys(&[
-                &keys.pending,
-                &keys.unack,
-                &keys.messages,
-                &keys.errors,
-                &keys.dead,
-                &keys.remembered,
-                &keys.paused,
-                &keys.route,
-            ])
-            .arg(layout)
-            .arg(id.as_str())
-            .arg(self.route(&partition.route)?.settings.keep_millis())
-            .run(&self.listings)
-            .await
-            .map_err(unless_closed)?;
-        let Some(reply) = reply else { return Ok(None) };
+        let mut all = vec![
+            keys.pending.as_str(),
+            &keys.unack,
+            &keys.messages,
+            &keys.errors,
+            &keys.dead,
+            &keys.remembered,
+            &keys.paused,
+            &keys.route,
+        ];
+        let settings = &self.route(&partition.route)?.settings;
+        all.extend(settings.history.iter().flat_map(|_| [&*keys.history, &keys.ended]));
+        let call = script::GET.keys(&all).arg(layout).arg(id.as_str()).arg(settings.keep_millis());
+        let reply: Vec<Value> = call.run(&self.listings).await.map_err(unless_closed)?;
         let mut reply = Reply::from(reply);
+        let (ends, now) = ends_of(&mut reply, id, settings.history_shares().map(|(age, _)| age))?;
+        if reply.is_done() {
+            return Ok((!ends.is_empty()).then_some(Found::Ended { remembered: None, ends }));
+        }
         let text = reply.text()?;
         let state = match text.as_str() {
             "pending" => State::Pending,
             "unack" => State::Unack,
             other => match Ending::parse(other) {
-                Some(ending) => return Ok(Some(Found::Ended(Ended { ending, at: reply.millis()? }))),
+                Some(ending) => {
+                    let remembered = Some(Ended { ending, at: reply.millis()? });
+                    return Ok(Some(Found::Ended { remembered, ends }));
+                }
                 None => State::Dead,
             },
         };
         let score = reply.integer()?;
         let snapshot = Box::new(snapshot(id.clone(), state, score, reply.failure()?, &reply.bytes()?));
-        Ok(Some(Found::Live { snapshot, now: reply.millis()?, paused: reply.flag()? }))
+        Ok(Some(Found::Live { snapshot, now, paused: reply.flag()?, ends }))
     }
 
-    /// Matching messages behind a place. With a filter, a call considers `MAX_BATCH` messages, of which possibly none
+    /// Matching messages behind a place. With a filter, a call considers a part of the messages, of which possibly none
     /// matches; it reads bodies of at most `MAX_BODIES_BYTES`.
     pub async fn list(&self, partition: &Partition, page: &PageRequest<'_>) -> Result<ListedPart, StoreError> {
         let PageRequest { state, filter, order, limit, max_bytes, after } = *page;
@@ -136,9 +146,12 @@ impl RedisStore {
         let all = keys
             .with_flow_of_each(vec![set, &keys.messages, &keys.errors, &keys.groups], self.has_flows(&partition.route));
         // The bodies that a script returns are filtered here.
-        let most = if filter.reads_bodies() { MAX_BATCH } else { limit };
+        let (most, considered) = match filter {
+            _ if filter.reads_bodies() => (READ, READ),
+            _ if *filter == Filter::default() => (limit, limit),
+            _ => (limit, CONSIDERED),
+        };
         let call = script::LIST.keys(&all).arg(most).arg(max_bytes.min(MAX_BODIES_BYTES));
-        let considered = if *filter == Filter::default() { limit } else { MAX_BATCH };
         let reply: Vec<Value> = filtered(call, considered, filter, order, after).run(&self.listings).await?;
         let mut reply = Reply::from(reply);
         let (now, scanned, more, place) = (reply.millis()?, reply.integer()?, reply.flag()?, reply.place()?);
@@ -222,7 +235,7 @@ pub(super) fn snapshot(
     id: MessageId,
     state: State,
     score: u64,
-    (last_error_at, attempts, last_error): (Option<UnixMillis>, u32, Option<String>),
+    Failure { at: last_error_at, count: attempts, error: last_error, attempts: attempt_log }: Failure,
     body: &Bytes,
 ) -> Snapshot {
     let message = codec::decode(body);
@@ -239,6 +252,7 @@ pub(super) fn snapshot(
         attempts,
         last_error,
         last_error_at,
+        attempt_log,
         died_at: (state == State::Dead).then(|| UnixMillis::new(score)).flatten(),
         message: message.map_err(|error| error.to_string()),
     }

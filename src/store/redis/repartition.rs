@@ -109,6 +109,7 @@ impl RedisStore {
             all.extend([&*keys.pending, &keys.unack, &keys.dead, &keys.remembered, &keys.route, &keys.paused]);
             all.extend([&*keys.messages, &keys.attempts, &keys.errors, &keys.records, &keys.claims, &keys.bytes]);
             all.extend(keys.of_groups());
+            all.extend([&*keys.history, &keys.ended]);
             all.extend(keys.flow.all());
         }
         all.extend(new_ones.iter().flat_map(|keys| [&*keys.route, &keys.paused]));

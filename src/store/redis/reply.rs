@@ -5,12 +5,23 @@ use redis::Value;
 
 use crate::{
     message::MessageId,
-    store::{Deaths, StoreError},
+    store::{Deaths, PastAttempt, StoreError},
     time::UnixMillis,
 };
 
 /// Maximum characters of an invalid id in an error.
 const MAX_SHOWN_ID_CHARS: usize = 64;
+
+/// The failures of a message.
+#[derive(Debug, Default)]
+pub struct Failure {
+    /// The last one.
+    pub at: Option<UnixMillis>,
+    pub count: u32,
+    pub error: Option<String>,
+    /// The last attempts that failed, the latest last.
+    pub attempts: Vec<PastAttempt>,
+}
 
 /// Values in the order in which the script's header names them.
 pub struct Reply(std::vec::IntoIter<Value>);
@@ -101,21 +112,26 @@ impl Reply {
         }
     }
 
-    /// A value of `errors`: when the message failed last, how often it failed, and the error.
-    pub fn failure(&mut self) -> Result<(Option<UnixMillis>, u32, Option<String>), StoreError> {
+    /// A value of `errors` (lua/include/failures.lua).
+    pub fn failure(&mut self) -> Result<Failure, StoreError> {
         let value = self.text()?;
-        if value.is_empty() {
-            return Ok((None, 0, None));
-        }
-        let mut parts = value.splitn(3, ' ');
+        let mut attempts = value.split('\0');
+        let text = attempts.next().unwrap_or_default();
+        let attempts = attempts.filter_map(PastAttempt::parse).collect();
+        let mut parts = text.splitn(3, ' ');
         let mut number = || parts.next().and_then(|part| part.parse::<u64>().ok());
-        match (number(), number(), parts.next()) {
-            (Some(at), Some(failures), Some(text)) => {
-                Ok((UnixMillis::new(at), u32::try_from(failures).unwrap_or(u32::MAX), Some(text.to_owned())))
-            }
-            // Not written by punctual.
-            _ => Ok((None, 0, Some(value))),
-        }
+        Ok(match (number(), number(), parts.next()) {
+            // The message was tried, and is tried anew since.
+            (Some(0), Some(0), Some("")) => Failure { attempts, ..Failure::default() },
+            (Some(at), Some(failures), Some(error)) => Failure {
+                at: UnixMillis::new(at),
+                count: u32::try_from(failures).unwrap_or(u32::MAX),
+                error: Some(error.to_owned()),
+                attempts,
+            },
+            // Not written by punctual, unless it is empty.
+            _ => Failure { error: Some(text.to_owned()).filter(|text| !text.is_empty()), ..Failure::default() },
+        })
     }
 
     pub fn millis(&mut self) -> Result<UnixMillis, StoreError> {

@@ -11,7 +11,7 @@ use super::{
     script, unless_closed,
 };
 use crate::{
-    message::{MAX_PARTITIONS, Metadata, Remember, RouteLimits},
+    message::{HistoryLimits, MAX_PARTITIONS, Metadata, Remember, RouteLimits},
     sink::template::FlowTemplate,
     store::{Partition, RouteFlow, StoreError},
     time::MAX_DELAY_MILLIS,
@@ -82,6 +82,8 @@ pub struct RouteSettings {
     pub flow: Option<RouteFlow>,
     /// Dead letters are forwarded to another route.
     pub forwards: bool,
+    /// `None`: nothing is kept of messages that end.
+    pub history: Option<HistoryLimits>,
 }
 
 /// The JSON of a route in `P:routes`.
@@ -171,7 +173,8 @@ impl RouteSettings {
         let limits = limits.map_or_else(RouteLimits::default, RouteLimits::from);
         let generations = generations.unwrap_or_else(|| Generations::first(partitions));
         let name = name.into();
-        let settings = Self { name, partitions, max_payload, remember, limits, flow: None, forwards: false };
+        let settings =
+            Self { name, partitions, max_payload, remember, limits, flow: None, forwards: false, history: None };
         ours.then_some(KnownRoute { settings, former, generations })
     }
 
@@ -212,7 +215,14 @@ impl RouteSettings {
             let key = flow.key.as_ref().map_or_else(String::new, FlowTemplate::to_string);
             format!(" flow {key}")
         });
-        format!("{text}{limits}{flow}")
+        let history = self.history_shares().map_or_else(String::new, |(age, max)| format!(" history {age} {max}"));
+        format!("{text}{limits}{history}{flow}")
+    }
+
+    /// The limits of the history of one partition: age in milliseconds, and number of ends.
+    pub(super) fn history_shares(&self) -> Option<(u64, u32)> {
+        let HistoryLimits { period, max } = self.history?;
+        Some((whole_millis(period), max.div_ceil(u32::from(self.partitions)).max(1)))
     }
 
     /// How many completed messages a partition remembers.

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     message::{Cancellation, Ending, Limit, LogRecord, MessageId, NewMessage, OnConflict, State, codec},
     store::{Cancelled, NewDue, Partition, Rescheduled, ScheduleStatus, Scheduled, StoreError},
-    time::{Due, UnixMillis},
+    time::{Due, MAX_DELAY_MILLIS, UnixMillis},
 };
 
 impl RedisStore {
@@ -69,11 +69,12 @@ impl RedisStore {
         let others = [&*keys.route, &keys.remembered, &keys.records, &keys.bytes, &keys.groups, &keys.grouped];
         let all = keys.of_messages(&others);
         let mut call = script::SCHEDULE
-            .keys(&route.with_flow(all, keys))
+            .keys(&route.with_history(all, keys))
             .arg(&keys.wake)
             .arg(MAX_CALL_BYTES)
             .arg(self.layout(partition)?)
-            .arg(route.settings.keep_millis());
+            .arg(route.settings.keep_millis())
+            .arg(route.history_settings());
         let columns = |one: &NewMessage| u8::from(one.record.is_some()) + 2 * u8::from(one.metadata.group.is_some());
         let alike = |a: &NewMessage, b: &NewMessage| a.on_conflict == b.on_conflict && columns(a) == columns(b);
         for run in batch.chunk_by(alike) {
@@ -164,7 +165,7 @@ impl RedisStore {
             .arg(match due {
                 NewDue::Now => "now".to_owned(),
                 NewDue::At(due) => due_argument(due),
-                NewDue::By(millis) => format!("by {millis}"),
+                NewDue::By(millis) => format!("by {millis} {MAX_DELAY_MILLIS}"),
             })
             .arg(u8::from(route.has_order()))
             .arg(group)
@@ -186,14 +187,14 @@ impl RedisStore {
     }
 
     pub async fn cancel(&self, partition: &Partition, cancellation: &Cancellation) -> Result<Cancelled, StoreError> {
-        let Cancellation { id, record, unseen, keep_dead } = cancellation;
+        let Cancellation { id, record, unseen, keep_dead, by } = cancellation;
         if !self.pull(partition, iter::once(id)).await?.is_empty() {
             return Ok(Cancelled::InFlight);
         }
         let keys = self.keys(partition)?;
         let route = self.route(&partition.route)?;
         let others = [&*keys.remembered, &keys.records, &keys.bytes, &keys.route, &keys.groups, &keys.grouped];
-        let all = route.with_flow(keys.of_messages(&others), keys);
+        let all = route.with_history(keys.of_messages(&others), keys);
         let call = script::CANCEL
             .keys(&all)
             .arg(&keys.wake)
@@ -203,7 +204,9 @@ impl RedisStore {
             .arg(route.settings.kept_by_partition())
             .arg(record_argument(record.as_ref()))
             .arg(u8::from(*unseen))
-            .arg(u8::from(*keep_dead));
+            .arg(u8::from(*keep_dead))
+            .arg(route.history_settings())
+            .arg(by.as_deref().unwrap_or_default());
         let (reply, link): (String, _) = self.writes.run(call).await.map_err(unless_closed)?;
         self.confirm(partition, link, matches!(reply.as_str(), "cancelled" | "purged")).await?;
         Ok(match reply.as_str() {

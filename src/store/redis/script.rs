@@ -48,6 +48,7 @@ scripts! {
     CUT "cut"
     DEFINE "define"
     DUE "due"
+    ENDED "ended"
     EVICT "evict"
     FENCE "fence"
     FLOWS "flows"
@@ -83,6 +84,7 @@ scripts! {
     TAKE_MEMBER "take_member"
     TIDY "tidy"
     TRANSFER "transfer"
+    TRIM "trim"
     UNPARK "unpark"
 }
 
@@ -95,8 +97,8 @@ macro_rules! includes {
 }
 
 includes! {
-    "attempts" "bodies" "bundle" "bytes" "claiming" "clock" "commit" "completion" "ending" "expiry" "external" "failures" "fields"
-    "debounce" "filter" "flow" "flow_value" "groups" "json" "layout" "leases" "limits" "members" "outbox" "passing" "places" "rates" "records"
+    "attempts" "bodies" "bundle" "bytes" "cancelled" "claiming" "clock" "commit" "completion" "ending" "expiry" "external" "failures" "fields"
+    "debounce" "filter" "flow" "flow_value" "groups" "history" "json" "label" "layout" "leases" "limits" "members" "optional" "outbox" "passing" "places" "rates" "records"
     "recurring" "remembered" "revival" "scores" "seconds"
     "selection" "sizes" "taking" "turns" "utf8" "wake" "weight"
 }

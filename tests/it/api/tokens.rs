@@ -266,6 +266,7 @@ async fn an_unconfigured_route_is_listed_for_a_token_of_all_routes_only() {
         limits: RouteLimits::default(),
         flow: None,
         forwards: false,
+        history: None,
     };
     let store = RedisStore::new(Arc::new(connection), "punctual", [settings]);
     store.register().await.expect("registered");

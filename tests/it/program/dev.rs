@@ -189,6 +189,44 @@ async fn a_kept_sink_fails_is_retried_on_the_virtual_clock_and_sees_its_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_death_is_forwarded_before_the_clock_goes_on() {
+    let (endpoint, desk) = (Receiver::start(), Receiver::start());
+    endpoint.behave(Behaviour::Status(400));
+    let dev = Dev::start(
+        &format!(
+            "sinks: {{ shop: {{ type: http, url: '{}' }}, desk: {{ type: http, url: '{}' }} }}\n\
+             routes:\n  orders: {{ sink: shop, partitions: 2, dead: {{ forward: support, then: purge }} }}\n  \
+             support: {{ sink: desk, limits: {{ messages: 2 }} }}\n",
+            endpoint.url(),
+            desk.url()
+        ),
+        &["--keep-sinks"],
+    )
+    .await;
+    let post = async |route: &str, id: String, delay: &str| {
+        let message = json!({ "id": id, "delay": delay, "payload": 1 });
+        dev.client.schedule(route, &message.to_string()).await;
+    };
+    let counts = |advanced: &Value| ["delivered", "failed", "pending", "settled"].map(|name| advanced[name].clone());
+    for round in 0..30 {
+        post("orders", format!("o{round}"), "5m").await;
+        let advanced = dev.advance(json!({ "by": "1h" })).await;
+        assert_eq!(counts(&advanced), [json!(1), json!(1), json!(0), json!(true)], "{round}: {advanced}");
+        let (died, arrived) = (endpoint.requests()[round].due(), desk.requests()[round].due());
+        assert!(arrived - died < 60_000, "{round}: died at {died}, forwarded at {arrived}");
+    }
+    // A full route does not hold up the clock, and takes the death at a later stop.
+    post("support", "s1".into(), "30m").await;
+    post("support", "s2".into(), "2h").await;
+    post("orders", "late".into(), "5m").await;
+    post("orders", "later".into(), "90m").await;
+    let advanced = dev.advance(json!({ "by": "20m" })).await;
+    assert_eq!(counts(&advanced), [json!(0), json!(1), json!(3), json!(true)], "{advanced}");
+    let advanced = dev.advance(json!({ "by": "1d" })).await;
+    assert_eq!(counts(&advanced), [json!(4), json!(1), json!(0), json!(true)], "{advanced}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_clock_goes_forward_only_and_bad_calls_change_nothing() {
     let dev = Dev::start(ORDERS, &[]).await;
     let before = dev.now().await;

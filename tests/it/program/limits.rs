@@ -52,6 +52,52 @@ async fn due_members_of_a_sorted_set_stay_there_while_their_route_is_full() {
     assert_eq!(waiting, 0);
 }
 
+/// Bytes of a payload that no compression shortens.
+const LARGE: usize = 48 * 1024;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_routes_share_the_bytes_under_way_and_leave_room_for_others() {
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    receiver.behave(Behaviour::Hang);
+    let slow: Vec<String> = (0..10).map(|n| format!("slow-{n}")).collect();
+    let mut routes = json!({ "fast": { "sink": "jobs" } });
+    for name in &slow {
+        routes[name] = json!({ "sink": "hook" });
+    }
+    let configuration = json!({
+        "redis": { "url": redis.url() },
+        "server": { "max_payload": "64KiB" },
+        "max_in_flight_bytes": "1MiB",
+        "sinks": { "hook": { "type": "http", "url": receiver.url() }, "jobs": { "type": "redis_list", "key": "jobs" } },
+        "routes": routes,
+    });
+    let punctual = Punctual::start(&configuration.to_string()).await;
+    let client = Client::of(&punctual);
+    let payload = BASE64_STANDARD.encode(noise(LARGE));
+    for name in &slow {
+        for n in 0..10 {
+            client.schedule(name, &json!({ "id": format!("{n}"), "payload_base64": payload }).to_string()).await;
+        }
+    }
+    let in_flight = async || {
+        let mut sum = 0;
+        for name in &slow {
+            let unack = client.stats(name).await["unack"].as_u64().expect("a number");
+            if unack == 0 {
+                return None;
+            }
+            sum += unack;
+        }
+        Some(sum)
+    };
+    let held = eventually("every slow route has a message in flight", MAX_WAIT, in_flight).await;
+    client.schedule("fast", r#"{ "id": "f", "payload": "x" }"#).await;
+    client.drained("fast", MAX_WAIT).await;
+    // All of them are 100 messages: of the pool 21, and of each route those that one largest message has room for.
+    let after = in_flight().await.expect("they hang");
+    assert!((10..=21 + 3 * 10).contains(&held) && (10..=21 + 3 * 10).contains(&after), "{held}, then {after}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_oldest_dead_letters_are_evicted_counted_and_logged() {
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());

@@ -28,6 +28,7 @@ mod flow;
 mod flows;
 mod forwarding;
 mod groups;
+mod history;
 mod idle;
 mod lifecycle;
 mod limits;

@@ -90,7 +90,7 @@ impl Bench {
     async fn state(&self, text: &str) -> Option<State> {
         match self.queue.get(ROUTE, &id(text)).await.expect("an answer") {
             Some(Found::Live { snapshot, .. }) => Some(snapshot.state),
-            Some(Found::Ended(_)) | None => None,
+            Some(Found::Ended { .. }) | None => None,
         }
     }
 
@@ -129,6 +129,7 @@ fn store(url: &str, remember: Option<Remember>, limits: RouteLimits) -> Arc<Redi
         limits,
         flow: None,
         forwards: false,
+        history: None,
     };
     Arc::new(RedisStore::new(Arc::new(connection), "p", [settings]))
 }

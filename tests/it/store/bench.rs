@@ -127,7 +127,7 @@ impl Bench {
     pub async fn live(&self, route: &str, text: &str) -> Option<Snapshot> {
         match self.queue.get(route, &id(text)).await.expect("the server answers")? {
             Found::Live { snapshot, .. } => Some(*snapshot),
-            Found::Ended(ended) => panic!("`{text}` has ended: {ended:?}"),
+            Found::Ended { .. } => panic!("`{text}` has ended"),
         }
     }
 
@@ -191,12 +191,18 @@ impl Bench {
             let after = self.micros().await;
             let ended = |now| rows.ended(id.as_str(), now, settings(partition));
             match found {
-                Some(Found::Live { snapshot, now, paused }) => {
+                Some(Found::Live { snapshot, now, paused, .. }) => {
                     let state = rows.state(id.as_str()).expect("it is live");
                     assert_eq!(Seen::from(*snapshot), Seen::of(rows, state, id.as_str()));
                     assert!((before / 1000..=after / 1000).contains(&now.get()) && paused == rows.paused);
                 }
-                Some(Found::Ended(found)) => assert_eq!(Some((found.ending, found.at.get())), ended(before)),
+                Some(Found::Ended { remembered: Some(found), .. }) => {
+                    assert_eq!(Some((found.ending, found.at.get())), ended(before));
+                }
+                Some(Found::Ended { remembered: None, ends }) => {
+                    assert_eq!((rows.state(id.as_str()), ended(after)), (None, None));
+                    assert!(!ends.is_empty());
+                }
                 None => assert_eq!((rows.state(id.as_str()), ended(after)), (None, None)),
             }
         }
@@ -302,6 +308,7 @@ fn store_with<const N: usize>(
         remember: remember(name),
         limits: limits(name),
         flow: flow(name).map(|limits| RouteFlow { key: flow_key(name), limits }),
+        history: operation::history(name),
         forwards: operation::forwards(name) || (name == "one" && (partitions == 2 || flow(name).is_some())),
     };
     RedisStore::new(Arc::new(Connection::new(client, TIMEOUT)), PREFIX, routes.map(settings))

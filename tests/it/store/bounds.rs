@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use punctual::{
     message::{
-        DeadReason, Ending, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember, RouteLimits, State,
+        DeadReason, Ending, HistoryLimits, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember,
+        RouteLimits, State,
     },
     queue::Queue,
     store::{
@@ -45,11 +46,9 @@ async fn acted_on(store: &RedisStore, action: DeadAction, selection: Selection) 
     done.count
 }
 
-#[tokio::test]
-async fn every_script_takes_a_thousand_ids() {
-    let mut bench = Bench::start().await;
-    // Each settlement remembers as many as it forgets.
-    let settings = RouteSettings {
+/// Each settlement remembers as many as it forgets, and keeps as many ends as it deletes.
+fn full_memory() -> RouteSettings {
+    RouteSettings {
         name: ROUTE.into(),
         partitions: 1,
         max_payload: MAX_PAYLOAD,
@@ -57,8 +56,14 @@ async fn every_script_takes_a_thousand_ids() {
         limits: RouteLimits::default(),
         flow: None,
         forwards: false,
-    };
-    bench.store = Arc::new(RedisStore::new(bench.store.servers().clone(), PREFIX, [settings]));
+        history: Some(HistoryLimits { period: Duration::from_hours(1), max: 1000 }),
+    }
+}
+
+#[tokio::test]
+async fn every_script_takes_a_thousand_ids() {
+    let mut bench = Bench::start().await;
+    bench.store = Arc::new(RedisStore::new(bench.store.servers().clone(), PREFIX, [full_memory()]));
     let forget = async |bench: &mut Bench| {
         let memory = key(&partition(), "remembered");
         let script = "redis.call('DEL', KEYS[1]) for n = 1, 1000 do redis.call('ZADD', KEYS[1], n, 'old-' .. n) end";
@@ -127,7 +132,7 @@ async fn every_script_takes_a_thousand_ids() {
     forget(&mut bench).await;
     schedule(OnConflict::Keep, ScheduleStatus::Scheduled).await;
     let ends = [ClaimEnd::Ack, retried, buried.clone(), released, deferred];
-    let settlement = |(lease, end): (Lease, &ClaimEnd)| Settlement { lease, end: end.clone() };
+    let settlement = |(lease, end): (Lease, &ClaimEnd)| Settlement::new(lease, end.clone());
     let claimed = leases(&claim_all(&bench).await);
     let mixed: Vec<_> = claimed.into_iter().zip(ends.iter().cycle()).map(settlement).collect();
     all_done(store.settle(&partition, &mixed).await.unwrap());
@@ -139,6 +144,7 @@ async fn every_script_takes_a_thousand_ids() {
     store.schedule(&partition, &batch(MAX_BATCH, 10, OnConflict::Keep)).await.expect("scheduled");
     for lists in [1, MAX_BATCH] {
         let transfer = |(n, lease)| Transfer {
+            record: None,
             lease,
             list: format!("list-{}", n % lists).into(),
             value: Bytes::from_static(b"value"),
@@ -216,6 +222,7 @@ async fn remembered_ids_beyond_a_smaller_bound_are_evicted_under_full_load() {
             limits: RouteLimits::default(),
             flow: None,
             forwards: false,
+            history: None,
         };
         RedisStore::new(bench.store.servers().clone(), PREFIX, [settings])
     };
@@ -324,7 +331,7 @@ async fn a_batch_in_place_of_large_messages_is_split_down_to_single_ones() {
     let call = |count: usize, max_bytes: &str| {
         let mut call = redis::cmd("EVAL");
         call.arg(&scripts()["schedule"]).arg(recorded.keys.len()).arg(&recorded.keys);
-        call.arg(&recorded.arguments[0]).arg(max_bytes).arg(&recorded.arguments[2..4]);
+        call.arg(&recorded.arguments[0]).arg(max_bytes).arg(&recorded.arguments[2..5]);
         call.arg("replace").arg(count).arg(0);
         for message in batch(count, 1, OnConflict::Replace) {
             call.arg(message.id.as_str()).arg("+0").arg("tail");

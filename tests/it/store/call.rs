@@ -10,7 +10,7 @@ use punctual::{
 };
 
 use super::bench::later;
-use super::operation::{Defining, Operation, flow_key, never, revision, schedule};
+use super::operation::{BY, Defining, Operation, flow_key, never, revision, schedule};
 
 /// Where transfers go.
 pub const LISTS: [&str; 3] = ["list", "list-2", TAKEN];
@@ -78,7 +78,7 @@ pub fn expect(
             }
             Operation::CancelGroup(group, after, most) => {
                 let after = after.as_ref().map_or("", MessageId::as_str);
-                format!("{:?}", memory.cancel_group(group, after, *most, now, settings))
+                format!("{:?}", memory.cancel_group(group, after, (*most, BY), now, settings))
             }
             Operation::Dead(DeadAction::Forward, ..) if !settings.forwards => String::new(),
             Operation::Dead(action, spread, selection, limit, dry) => {
@@ -87,7 +87,7 @@ pub fn expect(
                 format!("{:?}", memory.act_on_dead(&work, now, settings))
             }
             Operation::PurgePending(ids, limit, dry) => {
-                format!("{:?}", memory.purge_pending(ids.as_deref(), *limit, *dry, now, settings))
+                format!("{:?}", memory.purge_pending(ids.as_deref(), *limit, (*dry, BY), now, settings))
             }
             Operation::Evict(most) => format!("{:?}", memory.evict(*most, settings)),
             Operation::Forward(turn) if settings.forwards => {

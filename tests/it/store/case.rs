@@ -10,10 +10,10 @@ use std::{
 
 use bytes::Bytes;
 use punctual::{
-    message::{DeadLimits, MessageId, NewMessage, OnConflict},
+    message::{DeadLimits, EndRecord, MessageId, NewMessage, OnConflict},
     store::{
-        BulkProgress, Claim, ClaimEnd, ClaimRequest, DeadAction, DeadWork, Death, Lease, Partition, Planned,
-        Settlement, Store, StoreError, Token, Transfer,
+        BulkProgress, Claim, ClaimEnd, ClaimRequest, DeadAction, DeadWork, Death, FailedAttempt, Lease, Partition,
+        Planned, Settlement, Store, StoreError, Token, Transfer,
         memory::{MemoryLists, MemoryPartition, PartitionSettings, SortedSet},
         redis::{RedisStore, Turn, connection::classify},
     },
@@ -25,8 +25,8 @@ use super::{
     bench::{Bench, later},
     call::{Call, LISTS, Reply, TAKEN, expect, with_errors},
     operation::{
-        Defining, Ending, FAR, Number, Operation, Pick, ROUTES, Step, forwards, never, partitions, revision, schedule,
-        settings,
+        BY, Defining, Ending, FAR, Number, Operation, Pick, ROUTES, Step, forwards, never, partitions, revision,
+        schedule, settings,
     },
     rows::PREFIX,
 };
@@ -233,7 +233,8 @@ impl Case<'_> {
                 let transfer = |pick: &Pick| {
                     let lease = self.pick(partition, *pick).lease;
                     let value = format!("{} {}", lease.id, lease.token.0).into();
-                    Transfer { lease, value, list: LISTS[pick.list].into() }
+                    let record = self.record_of(partition, &lease);
+                    Transfer { lease, value, list: LISTS[pick.list].into(), record }
                 };
                 Call::Transfer(picks.iter().map(transfer).collect())
             }
@@ -260,9 +261,19 @@ impl Case<'_> {
                 Ending::Plan(..) if lease.id.schedule().is_none() => Ending::Ack,
                 ending => *ending,
             };
-            Settlement { lease, end: end(ending, not_before) }
+            let attempt = matches!(ending, Ending::Retry(..) | Ending::Bury(_)).then(|| failed_attempt(&lease));
+            let record = self.record_of(partition, &lease);
+            Settlement { lease, end: end(ending, not_before), attempt, record }
         };
         endings.iter().map(settlement).collect()
+    }
+
+    /// As a scheduler makes it of the message that it claimed.
+    fn record_of(&self, partition: &Partition, lease: &Lease) -> Option<EndRecord> {
+        let (rows, id) = (&self.memory[partition], lease.id.as_str());
+        let status = lease.token.0.is_multiple_of(3).then_some(204);
+        let body = rows.bodies.get(id)?;
+        Some(EndRecord::of(body, rows.failures(id)).with_status(status))
     }
 
     fn pick(&self, partition: &Partition, pick: Pick) -> Given {
@@ -306,7 +317,7 @@ impl Case<'_> {
                     shown(store.reschedule_if(partition, id, *due, only).await)
                 }
                 Operation::CancelGroup(group, after, most) => {
-                    shown(store.cancel_group(partition, group, after.as_ref(), *most).await)
+                    shown(store.cancel_group(partition, group, after.as_ref(), *most, BY).await)
                 }
                 Operation::Dead(DeadAction::Forward, ..) if !forwards(&partition.route) => String::new(),
                 Operation::Dead(action, spread, selection, limit, dry) => {
@@ -317,7 +328,7 @@ impl Case<'_> {
                     shown(result.map(|()| (done.count, done.more)))
                 }
                 Operation::PurgePending(ids, limit, dry) => {
-                    shown(store.purge_pending(partition, ids.as_deref(), *limit, *dry).await)
+                    shown(store.purge_pending(partition, ids.as_deref(), *limit, *dry, BY).await)
                 }
                 Operation::Evict(most) => {
                     let limits = DeadLimits { max_age: None, max_count: Some(*most * count_of(&partition.route)) };
@@ -384,6 +395,17 @@ fn end(ending: Ending, not_before: UnixMillis) -> ClaimEnd {
         }
         Ending::Release => ClaimEnd::Release { at: not_before },
         Ending::Defer(pause, sent) => ClaimEnd::Defer { pause, sent },
+    }
+}
+
+/// An attempt that failed.
+fn failed_attempt(lease: &Lease) -> FailedAttempt {
+    FailedAttempt {
+        duration: Duration::from_millis(lease.token.0 % 1000),
+        outcome: "failed",
+        status: lease.token.0.is_multiple_of(2).then_some(500),
+        instance: "host:1".into(),
+        error: "HTTP 500".into(),
     }
 }
 

@@ -343,7 +343,7 @@ async fn leases_from_before_a_step_back_of_the_clock_are_cut_once_they_were_seen
     let from = seen.beyond.expect("two");
     // A holder that is alive settles with its token.
     let held = Lease { id: id(&ids[0]), token: Token(before), bytes: claimed.messages[0].body.len() };
-    let settled = bench.store.settle(&partition(), &[Settlement { lease: held.clone(), end: ClaimEnd::Ack }]).await;
+    let settled = bench.store.settle(&partition(), &[Settlement::new(held.clone(), ClaimEnd::Ack)]).await;
     assert_eq!(settled.expect("settled"), [Settled::Done]);
 
     bench.maxmemory(1).await;
@@ -351,7 +351,7 @@ async fn leases_from_before_a_step_back_of_the_clock_are_cut_once_they_were_seen
     bench.maxmemory(0).await;
     assert_eq!((cut.cut, cut.beyond), (1, None));
     let late = Lease { id: id(&ids[1]), ..held };
-    let settled = bench.store.settle(&partition(), &[Settlement { lease: late, end: ClaimEnd::Ack }]).await;
+    let settled = bench.store.settle(&partition(), &[Settlement::new(late, ClaimEnd::Ack)]).await;
     assert_eq!(settled.expect("settled"), [Settled::Stale]);
     let recovered = bench.store.recover(&partition()).await.expect("recovered");
     assert_eq!((recovered.expired, recovered.more), (1, false));

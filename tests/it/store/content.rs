@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use punctual::{
-    message::{Metadata, StoredMessage, codec},
+    message::{EndRecord, Metadata, StoredMessage, codec},
     store::{
         PARKED,
-        memory::{MemoryPartition, SHUT},
+        memory::{MemoryHistory, MemoryPartition, SHUT},
     },
     time::UnixMillis,
 };
@@ -110,6 +110,10 @@ pub fn rows() -> MemoryPartition {
     ] {
         put(id, counts);
     }
+    for (id, count) in [("failed", 1), ("held-failed", 10), ("held-both", 2), ("expired-often", 1), ("dead", 2)] {
+        let tries = (0..count).map(|n| format!("{LONG_AGO} {n} failed 500 host:1 HTTP 500: what happened to {id}"));
+        rows.tries.insert(id.to_owned(), tries.collect());
+    }
     let set = |members: &[(&str, u64)]| members.iter().map(|(id, score)| ((*id).to_owned(), *score)).collect();
     rows.pending = set(&[
         ("due", LONG_AGO),
@@ -136,6 +140,14 @@ pub fn rows() -> MemoryPartition {
     let records = ["failed", "held", "dead", "long-gone", "ended"].map(|id| (id.to_owned(), record(7)));
     rows.records = records.into();
     rows.outbox = set(&[("dead", LONG_AGO), ("dead-crashed", FAR_AHEAD), ("long-gone", LONG_AGO)]);
+    // With `max: 1`, the first block is deleted with the next end.
+    let end = |n: u64| {
+        let id = ["ended", "failed", "long-gone"].get(usize::try_from(n % 7).expect("small")).copied();
+        let id = id.map_or_else(|| format!("ended-{n}"), str::to_owned);
+        let record = EndRecord::of(&rows.bodies["due"], 1).with_status(Some(200));
+        (FAR_AHEAD - 1000 + n, id.clone(), record.delivered(&id))
+    };
+    rows.history = MemoryHistory { first: 0, last: FAR_AHEAD - 981, ends: (0..20).map(end).collect() };
     rows.dead = set(&[("dead", LONG_AGO), ("dead-crashed", LONG_AGO + 1), ("dead-lost", LONG_AGO + 2)]);
     rows
 }

@@ -54,6 +54,7 @@ impl Pair {
             limits,
             flow: None,
             forwards: false,
+            history: None,
         };
         RedisStore::new(connection(), "p", [route])
             .confirming_over(connection(), Durability { replicas, timeout: WAIT })

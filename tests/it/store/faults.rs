@@ -38,11 +38,12 @@ const GROWING: [&str; 19] = [
     "take members",
 ];
 /// What changes nothing.
-const READING: [&str; 21] = [
+const READING: [&str; 22] = [
     "look at a group",
     "look at a schedule",
     "list schedules",
     "list flows",
+    "list ends",
     "look at a flow",
     "claim again",
     "claim too late",
@@ -247,12 +248,15 @@ async fn a_value_of_another_type_at_a_key_is_reported_and_nothing_changes() {
             let of_schedules = key.ends_with(":schedules") && !scene.contains("schedule");
             // Only deaths write to the outbox.
             let of_outbox = key.ends_with(":outbox");
+            // Only ends of messages are written there.
+            let of_history = key.ends_with(":history") || key.ends_with(":ended");
             // Only what a message joins or leaves is read.
             let of_groups = key.ends_with(":groups") || key.ends_with(":grouped");
             let untouched = of_flows
                 || of_groups
                 || of_schedules
                 || of_outbox
+                || of_history
                 || UNTOUCHED.iter().any(|(one, name)| *one == split(scene).0 && key.ends_with(name));
             match result {
                 Err(StoreError::WrongType { .. }) => {}

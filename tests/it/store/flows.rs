@@ -24,7 +24,7 @@ async fn a_flow_that_waits_for_capacity_stays_open_since_its_time_and_is_overdue
     bench.set("claim, flows").await;
     // The due messages go first: only the flow with an open gate and a parked message is left.
     store
-        .purge_pending(&partition(), Some(&["due", "failed", "suspect", "orphan"].map(id)), 9, false)
+        .purge_pending(&partition(), Some(&["due", "failed", "suspect", "orphan"].map(id)), 9, false, None)
         .await
         .expect("purged");
     let stats = store.stats(&partition()).await.expect("numbers");
@@ -119,9 +119,9 @@ async fn messages_in_flight_are_counted_from_the_time_at_which_their_flow_is_lim
     redis::cmd("DEL").arg(key(&rated, "flights")).exec_async(&mut bench.raw).await.expect("deleted");
     assert_eq!(store.tidy(&rated).await, Ok(2));
     bench.rows(&rated).await.check_flows(&limits);
-    let lease = |one: &Claimed| Settlement {
-        lease: Lease { id: one.id.clone(), token: taken.token, bytes: one.body.len() },
-        end: ClaimEnd::Ack,
+    let lease = |one: &Claimed| {
+        let lease = Lease { id: one.id.clone(), token: taken.token, bytes: one.body.len() };
+        Settlement::new(lease, ClaimEnd::Ack)
     };
     store.settle(&rated, &[lease(&taken.messages[0])]).await.expect("settled");
     assert_eq!(store.claim(&rated, claim(NEW, 3)).await.expect("claimed").messages.len(), 1);

@@ -6,7 +6,7 @@ use punctual::{
     message::{Metadata, NewMessage, OnConflict, State},
     queue::{GroupAction, GroupWork, Queue},
     store::{NewDue, Partition, Rescheduled, Store},
-    time::{Due, UnixMillis},
+    time::{Due, MAX_DELAY_MILLIS, UnixMillis},
 };
 
 use super::{
@@ -127,6 +127,25 @@ async fn a_shift_that_is_repeated_moves_no_message_twice() {
     for (id, n) in all {
         let snapshot = bench.live(route, id.as_str()).await.expect("pending");
         assert_eq!(snapshot.deliver_at.get(), 4_000_000_001_000 + n);
+    }
+}
+
+#[tokio::test]
+async fn shifts_lead_no_further_than_the_longest_delay() {
+    let mut bench = Bench::start().await;
+    bench.clear().await;
+    let (route, count) = ROUTES[1];
+    let partition = Partition::all(&route.into(), count).next().expect("a partition");
+    let id = ids(&partition).remove(0);
+    bench.store.schedule(&partition, &[message(id.as_str(), Some("g"), Due::After(1000))]).await.expect("accepted");
+    // Without a bound 15 of them would lead to the scores of parked messages.
+    let longest = i64::try_from(MAX_DELAY_MILLIS).expect("small");
+    for shift in [longest; 20].into_iter().chain([-1000]) {
+        let work = change(&bench.queue, route, GroupAction::Move(NewDue::By(shift)), GroupWork::default(), None).await;
+        assert_eq!(work.count, 1);
+        let due = bench.live(route, id.as_str()).await.expect("pending").deliver_at.get();
+        let latest = bench.micros().await / 1000 + MAX_DELAY_MILLIS;
+        assert!((latest - 60_000..=latest).contains(&due), "{shift}: {due}");
     }
 }
 

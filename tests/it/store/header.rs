@@ -75,6 +75,10 @@ fn possible(header: &str, count: usize) -> Vec<Vec<&str>> {
             names.pop();
             names.extend(FLOW_KEYS);
         }
+        if names.last() == Some(&"[history]") {
+            names.pop();
+            names.extend(["history", "ended"]);
+        }
         for name in &mut names {
             *name = name.trim_matches(['[', ']']);
         }

@@ -59,7 +59,7 @@ async fn an_error_at_any_command_leaves_the_state_before_or_after() {
                 Ok(_) => assert_eq!(now, after, "{scene}: went on after an error at command {n}"),
                 Err(_) if now == before => undone += 1,
                 Err(error) => {
-                    assert!(now == after, "{scene}: command {n} failed: {error}: {}", differing(&now, &after));
+                    assert!(now == after, "{scene}: command {n} failed: {error}: {}", differing(&now, &before));
                 }
             }
         }

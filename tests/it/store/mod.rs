@@ -15,6 +15,7 @@ mod faults;
 mod flows;
 mod groups;
 mod header;
+mod history;
 mod include;
 mod injection;
 mod moving;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures::future::join_all;
 use punctual::{
     message::{Metadata, NewMessage, OnConflict, State},
-    queue::{Bulk, Queue},
+    queue::{Bulk, Purge, Queue},
     store::{
         Cancelled, ClaimEnd, DeadAction, DeadWork, Expiry, Found, Lease, Partition, Rescheduled, ScheduleStatus,
         Selection, Settled, Settlement, Spread, Store, StoreError,
@@ -156,7 +156,7 @@ async fn while_a_route_is_moved_each_call_finds_each_id_and_no_id_is_live_twice(
         };
         assert_eq!(snapshot.state, state);
     }
-    assert!(matches!(queue.get(ROUTE, &id("ended")).await.expect("an answer"), Some(Found::Ended(_))));
+    assert!(matches!(queue.get(ROUTE, &id("ended")).await.expect("an answer"), Some(Found::Ended { .. })));
     let stats = queue.stats(ROUTE).await.expect("numbers");
     assert_eq!((stats.pending, stats.unack, stats.dead, stats.moving.expect("it moves").left), (5, 7, 3, 15));
 
@@ -196,7 +196,15 @@ async fn while_a_route_is_moved_each_call_finds_each_id_and_no_id_is_live_twice(
     queue.act_on_dead(ROUTE, &work, None, &mut bulk).await.expect("done");
     assert_eq!(bulk.count, 1);
     let mut purged = Bulk::default();
-    queue.purge_pending(ROUTE, Some(&[id("failed")]), 10, false, later(), &mut purged).await.expect("done");
+    queue
+        .purge_pending(
+            ROUTE,
+            Purge { ids: Some(&[id("failed")]), limit: 10, dry_run: false, by: None },
+            later(),
+            &mut purged,
+        )
+        .await
+        .expect("done");
     assert_eq!(purged.count, 1);
 
     // What is in flight ends where it was claimed; what its instance left there is recovered, then moved.
@@ -204,7 +212,7 @@ async fn while_a_route_is_moved_each_call_finds_each_id_and_no_id_is_live_twice(
     let lease = |text: &str| Lease { id: id(text), token: punctual::store::Token(held_until), bytes: 0 };
     let ends =
         [("held", ClaimEnd::Ack), ("held-failed", ClaimEnd::Release { at: punctual::time::UnixMillis::default() })];
-    let settlements = ends.map(|(text, end)| Settlement { lease: lease(text), end });
+    let settlements = ends.map(|(text, end)| Settlement::new(lease(text), end));
     assert_eq!(old.settle(&at, &settlements).await, Ok(vec![Settled::Done; 2]));
     assert_eq!(new.recover(&at).await.expect("recovered").expired, 2);
     let mut steps = 0;
@@ -214,8 +222,7 @@ async fn while_a_route_is_moved_each_call_finds_each_id_and_no_id_is_live_twice(
     println!("moved in {steps} steps");
     let moving = queue.stats(ROUTE).await.expect("numbers").moving.expect("three are in flight");
     assert_eq!(moving.left, 3);
-    let rest =
-        ["held-crashed", "held-both", "held-anew"].map(|text| Settlement { lease: lease(text), end: ClaimEnd::Ack });
+    let rest = ["held-crashed", "held-both", "held-anew"].map(|text| Settlement::new(lease(text), ClaimEnd::Ack));
     assert_eq!(old.settle(&at, &rest).await, Ok(vec![Settled::Done; 3]));
     move_all(&new).await;
     assert_eq!(queue.stats(ROUTE).await.expect("numbers").moving, None);

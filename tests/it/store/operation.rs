@@ -5,8 +5,8 @@ use std::time::Duration;
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use punctual::{
     message::{
-        Cancellation, DeadReason, FlowLimits, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Rate, Recurring,
-        Remember, RouteLimits,
+        Cancellation, DeadReason, FlowLimits, HistoryLimits, LogRecord, MessageId, Metadata, NewMessage, OnConflict,
+        Rate, Recurring, Remember, RouteLimits,
     },
     recurrence::Rule,
     sink::template::FlowTemplate,
@@ -55,6 +55,9 @@ pub fn flow(route: &str) -> Option<FlowLimits> {
 pub fn flow_key(route: &str) -> Option<FlowTemplate> {
     (route == "rated").then(|| FlowTemplate::parse("k:{key}").expect("a template"))
 }
+
+/// The token that cancels.
+pub const BY: Option<&str> = Some("ops");
 
 /// Few ids, so that they meet again and again.
 const IDS_PER_PARTITION: usize = 6;
@@ -165,6 +168,16 @@ pub struct Pick {
     pub list: usize,
 }
 
+/// The history of a route: long but few, and for a moment.
+pub fn history(route: &str) -> Option<HistoryLimits> {
+    match route {
+        "one" => Some(HistoryLimits { period: Duration::from_hours(1), max: 1 }),
+        "three" => Some(HistoryLimits { period: Duration::from_millis(5), max: 300 }),
+        "parallel" | "ordered" => Some(HistoryLimits { period: Duration::from_millis(1), max: 20 }),
+        _ => None,
+    }
+}
+
 /// Whether the dead letters of the route are forwarded.
 pub fn forwards(route: &str) -> bool {
     matches!(route, "three" | "ordered")
@@ -185,7 +198,10 @@ pub fn settings(partition: &Partition) -> PartitionSettings {
         let keep = u64::try_from(period.as_millis()).expect("short");
         (keep, max.div_ceil(u32::from(count)) as usize)
     });
-    PartitionSettings { keep, max, limits, flow: flow(&partition.route), forwards: forwards(&partition.route) }
+    let history = history(&partition.route).map(|HistoryLimits { period, max }| {
+        (u64::try_from(period.as_millis()).expect("short"), u64::from(max.div_ceil(u32::from(count))))
+    });
+    PartitionSettings { keep, max, limits, flow: flow(&partition.route), forwards: forwards(&partition.route), history }
 }
 
 /// Ids that live in `partition`.
@@ -227,7 +243,7 @@ fn operation(ids: &[MessageId]) -> impl Strategy<Value = Operation> + use<> {
         15 => vec((pick(), ending()), 1..6).prop_map(Operation::Settle),
         3 => vec(pick(), 1..6).prop_map(Operation::Transfer),
         2 => (id(), log_record(), any::<bool>(), any::<bool>()).prop_map(|(id, record, unseen, keep_dead)| {
-            Operation::Cancel(Cancellation { id, record, unseen, keep_dead })
+            Operation::Cancel(Cancellation { id, record, unseen, keep_dead, by: BY.map(str::to_owned) })
         }),
         3 => (id(), new_due(), option::weighted(0.5, group()))
             .prop_map(|(id, due, group)| Operation::Reschedule(id, due, group)),

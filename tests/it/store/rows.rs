@@ -1,12 +1,13 @@
 //! What one partition holds, read from Redis in one go, or written to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
+use bytes::Bytes;
 use punctual::{
     message::LogRecord,
     store::{
         Partition, ScheduleOwner,
-        memory::{MemoryFlows, MemoryPartition, MemorySchedule, SHUT, SortedSet},
+        memory::{BLOCK, MemoryFlows, MemoryHistory, MemoryPartition, MemorySchedule, SHUT, SortedSet},
     },
 };
 use redis::aio::MultiplexedConnection;
@@ -54,7 +55,8 @@ pub async fn read(connection: &mut MultiplexedConnection, partition: &Partition)
         outbox: whole_scores(outbox),
         bodies: bodies.into_iter().map(|(id, body)| (id, body.into())).collect(),
         attempts: attempts.into_iter().map(|(id, text)| (id, counts(&text))).collect(),
-        errors: errors.into_iter().map(|(id, text)| (id, failure(&text))).collect(),
+        tries: errors.iter().filter_map(|(id, text)| Some((id.clone(), tries(text)?))).collect(),
+        errors: errors.into_iter().filter_map(|(id, text)| Some((id, failure(&text)?))).collect(),
         remembered: remembered.into_iter().map(|(id, score)| (id, ended(score))).collect(),
         records: records.into_iter().map(|(id, text)| (id, log_record(&text))).collect(),
         claims: claims.into_iter().map(|(name, text)| (instance(&name), pair(&text))).collect(),
@@ -64,7 +66,44 @@ pub async fn read(connection: &mut MultiplexedConnection, partition: &Partition)
         flow: flows(connection, partition).await,
         groups: groups(connection, partition).await,
         schedules: schedules(connection, partition).await,
+        history: history(connection, partition).await,
     }
+}
+
+/// Checks that `ended` has the block of the last end of each id.
+async fn history(connection: &mut MultiplexedConnection, partition: &Partition) -> MemoryHistory {
+    let mut pipe = redis::pipe();
+    pipe.hgetall(key(partition, "history"));
+    pipe.cmd("ZRANGE").arg(key(partition, "ended")).arg(0).arg(-1).arg("WITHSCORES");
+    let (mut blocks, ended): (Hash<Vec<u8>>, Set) =
+        pipe.query_async(connection).await.expect("our keys hold our types");
+    let state = blocks.remove("").map_or_else(|| "0 0 0".to_owned(), |text| String::from_utf8(text).expect("text"));
+    let state: Vec<u64> = state.split(' ').map(|number| number.parse().expect("a number")).collect();
+    let [following, first, last] = state[..] else { panic!("{state:?}") };
+    let mut blocks: Vec<(u64, Vec<u8>)> =
+        blocks.into_iter().map(|(number, block)| (number.parse().expect("a number"), block)).collect();
+    blocks.sort();
+    let (mut ends, mut number, mut newest) = (VecDeque::new(), first, BTreeMap::<String, u64>::new());
+    for (block, text) in blocks {
+        assert_eq!(number, block * BLOCK, "blocks in a row");
+        let mut rest = &text[..];
+        while !rest.is_empty() {
+            let at = u64::from_be_bytes(rest[..8].try_into().expect("eight bytes"));
+            let count = rest[8];
+            rest = &rest[9..];
+            for _ in 0..count {
+                let (entry, behind) = rest.split_at(2 + usize::from(u16::from_be_bytes([rest[0], rest[1]])));
+                let id = String::from_utf8(entry[24..24 + usize::from(entry[23])].to_vec()).expect("an id");
+                newest.insert(id.clone(), number / BLOCK);
+                ends.push_back((at, id, Bytes::copy_from_slice(entry)));
+                (rest, number) = (behind, number + 1);
+            }
+        }
+    }
+    assert_eq!(number, following, "ends in blocks");
+    let ended: BTreeMap<String, u64> = whole_scores(ended).iter().map(|(id, block)| (id.to_owned(), block)).collect();
+    assert_eq!(ended, newest, "blocks of ids in {partition}");
+    MemoryHistory { first, last, ends }
 }
 
 async fn flows(connection: &mut MultiplexedConnection, partition: &Partition) -> MemoryFlows {
@@ -162,7 +201,9 @@ pub async fn write(rows: &MemoryPartition, connection: &mut MultiplexedConnectio
         pipe.hset(key(partition, "attempts"), id, format!("{failures} {crashes}")).ignore();
     }
     for (id, (at, failures, error)) in &rows.errors {
-        pipe.hset(key(partition, "errors"), id, format!("{at} {failures} {error}")).ignore();
+        let tries = rows.tries.get(id).into_iter().flatten().map(|text| format!("\0{text}"));
+        let value = format!("{at} {failures} {error}{}", tries.collect::<String>());
+        pipe.hset(key(partition, "errors"), id, value).ignore();
     }
     for (id, (at, cancelled)) in &rows.remembered {
         let half = if *cancelled { ".5" } else { "" };
@@ -204,10 +245,30 @@ pub async fn write(rows: &MemoryPartition, connection: &mut MultiplexedConnectio
     for (id, one) in &rows.schedules {
         pipe.hset(key(partition, "schedules"), id, schedule_text(one)).ignore();
     }
+    write_history(&rows.history, &mut pipe, partition);
     if rows.held_bytes() > 0 {
         pipe.set(key(partition, "bytes"), rows.held_bytes()).ignore();
     }
     let () = pipe.query_async(connection).await.expect("the partition is empty");
+}
+
+fn write_history(history: &MemoryHistory, pipe: &mut redis::Pipeline, partition: &Partition) {
+    if history.ends.is_empty() {
+        return;
+    }
+    let mut blocks = BTreeMap::<u64, Vec<u8>>::new();
+    for (number, (at, id, entry)) in (history.first..).zip(&history.ends) {
+        let block = blocks.entry(number / BLOCK).or_default();
+        block.extend(at.to_be_bytes());
+        block.push(1);
+        block.extend(&entry[..]);
+        pipe.zadd(key(partition, "ended"), id, number / BLOCK).ignore();
+    }
+    for (number, block) in blocks {
+        pipe.hset(key(partition, "history"), number, block).ignore();
+    }
+    let state = format!("{} {} {}", history.following(), history.first, history.last);
+    pipe.hset(key(partition, "history"), "", state).ignore();
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
@@ -243,9 +304,17 @@ fn pair(text: &str) -> (u64, u64) {
     (first.parse().expect("a number"), second.parse().expect("a number"))
 }
 
-fn failure(text: &str) -> (u64, u32, String) {
+/// `None` for a message that was redriven.
+fn failure(text: &str) -> Option<(u64, u32, String)> {
+    let text = text.split('\0').next().unwrap_or_default();
     let parts: Vec<&str> = text.splitn(3, ' ').collect();
-    (parts[0].parse().expect("milliseconds"), parts[1].parse().expect("failures"), parts[2].to_owned())
+    (text != "0 0 ")
+        .then(|| (parts[0].parse().expect("milliseconds"), parts[1].parse().expect("failures"), parts[2].to_owned()))
+}
+
+fn tries(text: &str) -> Option<Vec<String>> {
+    let tries: Vec<_> = text.split('\0').skip(1).map(str::to_owned).collect();
+    (!tries.is_empty()).then_some(tries)
 }
 
 fn counts(text: &str) -> (u32, u32) {

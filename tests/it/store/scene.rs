@@ -9,10 +9,10 @@ use bytes::Bytes;
 use punctual::{
     message::{Cancellation, DeadLimits, DeadReason, LogRecord, Metadata, NewMessage, OnConflict, Remember, State},
     store::{
-        BulkProgress, ClaimEnd, ClaimRequest, DeadAction, DeadWork, Death, Expiry, FieldChange, Filter, FlowChange,
-        Lease, NewDue, Order, PARKED, PageRequest, Partition, Rescheduled, Selection, Sent, Settlement, Spread, Store,
-        StoreError, Suspects, Token, Transfer,
-        redis::{Outgoing, RedisStore, RegistrationError, Turn},
+        BulkProgress, ClaimEnd, ClaimRequest, DeadAction, DeadWork, Death, Expiry, FailedAttempt, FieldChange, Filter,
+        FlowChange, Lease, NewDue, Order, PARKED, PageRequest, Partition, Rescheduled, Selection, Sent, Settlement,
+        Spread, Store, StoreError, Suspects, Token, Transfer,
+        redis::{EndPlace, Outgoing, RedisStore, RegistrationError, Turn},
     },
     time::{Due, UnixMillis},
 };
@@ -22,7 +22,7 @@ use super::{
     bench::{Bench, MAX_PAYLOAD, id, later},
     content::{FAR_AHEAD, GROUP, HELD_UNTIL, HOLDER, LATE, LONG_AGO, rows, rows_with_flows, rows_with_groups},
     external,
-    operation::{FAR, remember},
+    operation::{BY, FAR, remember},
     rows::{PREFIX, key, write},
     schedules,
 };
@@ -64,7 +64,8 @@ impl Bench {
             let (limits, shares) = match route {
                 "three" => (r#","limits":{"messages":13,"bytes":330}"#, " 4 110 0"),
                 "off" => (r#","limits":{"delay":3600001}"#, " 0 0 3600001"),
-                ROUTE if ["flows", "ordered"].contains(&kind) => ("", " flow"),
+                ROUTE if ["flows", "ordered"].contains(&kind) => ("", " history 3600000 1 flow"),
+                ROUTE => ("", " history 3600000 1"),
                 _ => ("", ""),
             };
             let text =
@@ -83,7 +84,10 @@ impl Bench {
             );
             pipe.hset(&routes, ROUTE, text).set(key(&partition(), "route"), "1 2 0 0 0");
             for partition in Partition::all(&ROUTE.into(), 2) {
-                pipe.set(key(&partition, "route"), format!("1m 2 {} {MAX_PAYLOAD} {keep}", partition.index));
+                pipe.set(
+                    key(&partition, "route"),
+                    format!("1m 2 {} {MAX_PAYLOAD} {keep} history 3600000 1", partition.index),
+                );
             }
         }
         if scene != "transfer to a new list" {
@@ -145,14 +149,14 @@ impl Bench {
         let waiting = if ["flows", "ordered"].contains(&kind) { "parked" } else { "failed" };
         match scene {
             "ack" => drop(store.settle(&partition, &all(leases(), &ends()[0])).await?),
-            "retry" => drop(store.settle(&partition, &all(leases(), &ends()[1])).await?),
-            "bury" => drop(store.settle(&partition, &all(leases(), &ends()[2])).await?),
+            "retry" => drop(store.settle(&partition, &failed(&ends()[1])).await?),
+            "bury" => drop(store.settle(&partition, &failed(&ends()[2])).await?),
             "release" => drop(store.settle(&partition, &all(leases(), &ends()[3])).await?),
             "defer" => drop(store.settle(&partition, &all(leases(), &ends()[4])).await?),
             "settle in every way" => {
                 // Each current lease ends in another way, and so do those that are stale.
                 let ends = [0, 1, 1, 2, 3, 2, 3, 4, 0].map(|n| ends()[n].clone());
-                let settlement = |(lease, end)| Settlement { lease, end };
+                let settlement = |(lease, end)| Settlement { attempt: Some(attempt()), ..Settlement::new(lease, end) };
                 store.settle(&partition, &leases().into_iter().zip(ends).map(settlement).collect::<Vec<_>>()).await?;
             }
             "settle stale" => {
@@ -163,6 +167,7 @@ impl Bench {
             }
             "transfer" | "transfer to a new list" => {
                 let transfer = |(lease, list): (Lease, &str)| Transfer {
+                    record: None,
                     value: lease.id.to_string().into(),
                     lease,
                     list: list.into(),
@@ -202,13 +207,15 @@ impl Bench {
             "get" => drop(store.get(&partition, &id("dead")).await?),
             "list" => drop(store.list(&partition, &whole_page(State::Dead, 10, &Filter::default())).await?),
             "summary" => drop(store.summary(&partition, &Filter::default(), None).await?),
+            "list ends" => drop(store.ends(&partition, EndPlace::UpTo(UnixMillis::default()), 10).await?),
+            "trim" => assert_eq!(store.trim_history(&partition).await?, (4, true)),
             "forecast" => drop(store.forecast(&partition, None, 60_000, 10).await?),
             "stats" => drop(store.stats(&partition).await?),
             scene if OF_OUTBOX.contains(&scene) => forward(&store, &partition, scene).await?,
             "purge all" => act_on_dead(&store, DeadAction::Purge, &all_dead(), false).await?,
             "purge some" => act_on_dead(&store, DeadAction::Purge, &some_dead(), false).await?,
             "purge no dead" => act_on_dead(&store, DeadAction::Purge, &all_dead(), true).await?,
-            "purge all pending" => drop(store.purge_pending(&partition, None, 3, false).await?),
+            "purge all pending" => drop(store.purge_pending(&partition, None, 3, false, BY).await?),
             "purge some pending" => {
                 let named = ["failed", "unknown", "held", "dead", "failed", "later", "due", "orphan"].map(id);
                 let named = if waiting == "failed" {
@@ -216,9 +223,9 @@ impl Bench {
                 } else {
                     vec![id("parked"), id("failed"), id("parked-too")]
                 };
-                store.purge_pending(&partition, Some(&named), 3, false).await?;
+                store.purge_pending(&partition, Some(&named), 3, false, BY).await?;
             }
-            "purge nothing" => drop(store.purge_pending(&partition, None, 3, true).await?),
+            "purge nothing" => drop(store.purge_pending(&partition, None, 3, true, BY).await?),
             "evict" => {
                 let limits = DeadLimits { max_age: Some(Duration::from_mins(1)), max_count: Some(1) };
                 store.evict(&partition, limits).await?;
@@ -230,13 +237,19 @@ impl Bench {
             "schedule" => drop(store.schedule(&partition, &batch(kind)).await?),
             of if of.starts_with("produce") => return self.produced(grouped(kind, to_produce(of, waiting))).await,
             "move" | "begin to move" | "end the move" => self.change_partitions(scene).await?,
+            "rights" | "registered" | "register" | "repartition" => self.register(scene).await?,
+            other => return steer(&store, other).await,
+        }
+        Ok(())
+    }
+
+    async fn register(&self, scene: &str) -> Result<(), StoreError> {
+        match scene {
             "rights" => self.store.check_rights().await.expect("all rights"),
             "registered" => assert!(self.store.is_registered().await?),
-            "register" | "repartition" => {
-                // Another largest payload, or another number of partitions of an empty route: something to write.
-                registered(if scene == "register" { &self.other } else { &self.repartitioned }).await?;
-            }
-            other => return steer(&store, other).await,
+            // Another largest payload, or another number of partitions of an empty route: something to write.
+            "register" => registered(&self.other).await?,
+            _ => registered(&self.repartitioned).await?,
         }
         Ok(())
     }
@@ -316,7 +329,7 @@ async fn steer(store: &RedisStore, scene: &str) -> Result<(), StoreError> {
         }
         "pause a flow" => assert!(store.pause_flow(&partition, "b", "ops", "why").await?),
         "look at a group" => drop(store.messages_of_group(&partition, GROUP, None, 10, u64::MAX).await?),
-        "cancel a group" => drop(store.cancel_group(&partition, GROUP, None, 10).await?),
+        "cancel a group" => drop(store.cancel_group(&partition, GROUP, None, 10, BY).await?),
         "move a message of a group" => {
             let only = (GROUP, super::operation::never());
             let moved = store.reschedule_if(&partition, &id("failed"), NewDue::By(7), Some(only)).await?;
@@ -394,6 +407,22 @@ fn leases() -> Vec<Lease> {
     ]
 }
 
+fn attempt() -> FailedAttempt {
+    FailedAttempt {
+        duration: Duration::from_millis(7),
+        outcome: "failed",
+        status: Some(500),
+        instance: "host:1".into(),
+        error: "HTTP 500".into(),
+    }
+}
+
+/// Settlements after attempts that failed.
+fn failed(end: &ClaimEnd) -> Vec<Settlement> {
+    let settlement = |lease| Settlement { attempt: Some(attempt()), ..Settlement::new(lease, end.clone()) };
+    leases().into_iter().map(settlement).collect()
+}
+
 fn ends() -> [ClaimEnd; 5] {
     [
         ClaimEnd::Ack,
@@ -443,7 +472,7 @@ pub fn record(offset: u64) -> LogRecord {
 }
 
 fn cancelled(text: &str) -> Cancellation {
-    Cancellation { id: id(text), record: Some(record(8)), unseen: true, keep_dead: false }
+    Cancellation { id: id(text), record: Some(record(8)), unseen: true, keep_dead: false, by: BY.map(str::to_owned) }
 }
 
 fn read_from(offset: u64, message: NewMessage) -> NewMessage {

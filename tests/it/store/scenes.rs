@@ -1,7 +1,7 @@
 //! The names of the scenes.
 
 /// Scene, and the script that it is about.
-pub const SCENES: [(&str, &str); 141] = [
+pub const SCENES: [(&str, &str); 143] = [
     ("ack", "settle"),
     ("bury", "settle"),
     ("cancel pending", "cancel"),
@@ -20,6 +20,8 @@ pub const SCENES: [(&str, &str); 141] = [
     ("defer", "settle"),
     ("due", "due"),
     ("evict", "evict"),
+    ("list ends", "ended"),
+    ("trim", "trim"),
     ("fence", "fence"),
     ("forecast", "forecast"),
     ("forward", "forward"),

@@ -97,7 +97,8 @@ pub async fn act(store: &RedisStore, scene: &str) -> Result<(), StoreError> {
         "list schedules" => return store.schedules(&partition).await.map(drop),
         "end occurrences" => return end(store, &partition).await,
         "transfer an occurrence" => {
-            let transfer = |name| Transfer { lease: lease(name), list: LISTS[0].into(), value: "x".into() };
+            let transfer =
+                |name| Transfer { lease: lease(name), list: LISTS[0].into(), value: "x".into(), record: None };
             return store.transfer(&partition, &[transfer("flying"), transfer("gone")]).await.map(drop);
         }
         other => panic!("no scene `{other}`"),
@@ -118,7 +119,7 @@ async fn end(store: &RedisStore, partition: &Partition) -> Result<(), StoreError
         ("gone", ClaimEnd::Ack),
         ("tick", ClaimEnd::Bury { reason: DeadReason::Expired, error: "stale".into() }),
     ];
-    let settlement = |(name, end)| Settlement { lease: lease(name), end };
+    let settlement = |(name, end)| Settlement::new(lease(name), end);
     store.settle(partition, &ends.map(settlement)).await.map(drop)
 }
 

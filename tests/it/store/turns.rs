@@ -36,6 +36,7 @@ async fn what_waits_longer_than_the_timeout_fails_and_is_not_written_later() {
         limits: RouteLimits::default(),
         flow: None,
         forwards: false,
+        history: None,
     };
     let store = Arc::new(RedisStore::new(Arc::new(connection), "p", [settings]));
     store.register().await.expect("nothing is registered yet");

@@ -105,6 +105,7 @@ impl ApiServer {
             limits: setup.limits,
             flow: None,
             forwards: false,
+            history: None,
         };
         let store = RedisStore::new(connection(), "punctual", setup.routes.iter().map(settings));
         let store = Arc::new(store.listing_over(connection()));

@@ -24,5 +24,5 @@ pub fn claim_request(limit: u32, lease: Duration) -> ClaimRequest {
 
 /// The same end for each lease.
 pub fn all(leases: impl IntoIterator<Item = Lease>, end: &ClaimEnd) -> Vec<Settlement> {
-    leases.into_iter().map(|lease| Settlement { lease, end: end.clone() }).collect()
+    leases.into_iter().map(|lease| Settlement::new(lease, end.clone())).collect()
 }

@@ -6,8 +6,9 @@ import { count, instant, Time } from "./format.js";
 import { Badge, Fact, link, Loading, Text, Trouble } from "./parts.js";
 import { Payload } from "./payload.js";
 import { html } from "./preact.js";
+import { Timeline } from "./timeline.js";
 
-const STATES = { pending: "pending", unack: "in flight", dead: "dead", delivered: "delivered", cancelled: "cancelled" };
+const STATES = { pending: "pending", unack: "in flight", dead: "dead", delivered: "delivered", cancelled: "cancelled", expired: "expired", replaced: "replaced" };
 
 export function Message({ overview, route, id }) {
   const { data: message, problem } = usePoll((signal) => get(ofMessage(route, id), {}, signal), [route, id]);
@@ -19,13 +20,16 @@ export function Message({ overview, route, id }) {
     ${!(isGone && message) && html`<${Trouble} problem=${problem} />`}
     ${isGone && message && html`<p class="muted">It was delivered, cancelled or purged. Below is what was last seen.</p>`}
     ${!message && !problem && html`<${Loading} />`}
-    ${isOver && html`<p>It was ${STATES[message.state]} <${Time} at=${message.ended_at} />. The route remembers its id.</p>`}
+    ${isOver && html`
+      <p>${message.state === "dead" || message.state === "expired" ? html`It became a dead letter, which was deleted` : html`It was ${STATES[message.state]}`}: <${Time} at=${message.ended_at} />.</p>
+      <${Timeline} message=${message} />`}
     ${message && !isOver && html`
       ${!isGone && html`<${Waits} message=${message} overview=${overview} /><${Actions} message=${message} overview=${overview} />`}
       <div class="pair">
         <${Facts} message=${message} />
         <${Details} message=${message} />
       </div>
+      <${Timeline} message=${message} />
       <${Payload} key=${`${route} ${id}`} message=${message} />`}`;
 }
 

@@ -8,7 +8,7 @@ import { html, useEffect, useRef, useState } from "./preact.js";
 /** Messages of a page. */
 export const PAGE = 100;
 
-const STATES = [["pending", "Pending"], ["retrying", "Retrying"], ["unack", "In flight"], ["dead", "Dead"]];
+const STATES = [["pending", "Pending"], ["retrying", "Retrying"], ["unack", "In flight"], ["dead", "Dead"], ["ended", "Ended"]];
 
 const go = (query) => {
   location.hash = link("messages", query);
@@ -59,7 +59,7 @@ export function Messages({ overview, query }) {
 export function States({ route, stats, state }) {
   const numbers = stats && !stats.error ? { ...stats, flows: stats.waiting_flows } : {};
   return html`
-    <nav class="choice" aria-label="State">${[...STATES, ["flows", "Flows"]].map(([name, title]) => (name !== "flows" || numbers.flows !== undefined) && html`
+    <nav class="choice" aria-label="State">${[...STATES, ["flows", "Flows"]].map(([name, title]) => (name !== "flows" || numbers.flows !== undefined) && (name !== "ended" || numbers.history) && html`
       <a key=${name} href=${name === "dead" ? link("dead", { route }) : link("messages", { route, state: name })} aria-current=${name === state ? "true" : undefined}>
         ${title} <span class="muted">${numbers[name] === undefined ? "" : count(numbers[name])}</span></a>`)}</nav>`;
 }
@@ -111,7 +111,7 @@ export function Filter({ value = "", onFilter, onTyped = () => {} }) {
 
 /** `selected`: ids; with `onSelect` each row has a box. */
 export function Table({ messages, state, selected, onSelect }) {
-  const isDead = state === "dead";
+  const [isDead, isEnded] = [state === "dead", state === "ended"];
   const ids = messages.map((message) => message.id);
   const all = selected && ids.every((id) => selected.has(id));
   const toggle = (some, isOn) => {
@@ -123,15 +123,15 @@ export function Table({ messages, state, selected, onSelect }) {
     <table class="list">
       <thead><tr>
         ${onSelect && html`<th class="box"><input type="checkbox" aria-label="Select all on this page" checked=${all} onChange=${() => toggle(ids, !all)} /></th>`}
-        <th>Id</th><th>${isDead ? "Died" : state === "unack" ? "Lease ends" : "Due"}</th><th class="n">Attempts</th><th>Last error</th>
+        <th>Id</th><th>${isEnded ? "Ended" : isDead ? "Died" : state === "unack" ? "Lease ends" : "Due"}</th><th class="n">Attempts</th><th>${isEnded ? "Outcome" : "Last error"}</th>
       </tr></thead>
-      <tbody>${messages.map((message) => html`
-        <tr key=${message.id} class=${selected?.has(message.id) ? "chosen" : ""}>
+      <tbody>${messages.map((message, n) => html`
+        <tr key=${isEnded ? n : message.id} class=${selected?.has(message.id) ? "chosen" : ""}>
           ${onSelect && html`<td class="box"><input type="checkbox" aria-label="Select ${message.id}" checked=${selected.has(message.id)} onChange=${(event) => toggle([message.id], event.target.checked)} /></td>`}
           <td class="id"><a href="#/${messagePath(message.route, message.id)}">${message.id}</a></td>
-          <td class="when"><${Time} at=${isDead ? message.died_at ?? message.deliver_at : message.deliver_at} /></td>
+          <td class="when"><${Time} at=${isEnded ? message.ended_at : isDead ? message.died_at ?? message.deliver_at : message.deliver_at} /></td>
           <td class="n"><span class="label">attempts </span>${count(message.attempts)}</td>
-          <td class="why">${message.last_error ? html`<${Text} title=${message.last_error}>${message.last_error}</${Text}>` : html`<span class="muted">–</span>`}</td>
+          <td class="why">${isEnded ? html`${message.outcome} <${Text} class="muted">${message.error ?? (message.status === undefined ? "" : `status ${message.status}`)}</${Text}>` : message.last_error ? html`<${Text} title=${message.last_error}>${message.last_error}</${Text}>` : html`<span class="muted">–</span>`}</td>
         </tr>`)}</tbody>
     </table>`;
 }

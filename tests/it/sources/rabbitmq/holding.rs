@@ -8,7 +8,7 @@ use punctual::{
     config::{GrowingDelay, Period, Real, Whole},
     connector::rabbitmq::{DelayFrom, IdFrom, RabbitMqSourceSettings, source::RabbitMqSource},
     message::{Limit, RouteLimits},
-    queue::{Bulk, Queue},
+    queue::{Bulk, Purge, Queue},
     source::{Intake, Source, SourceHealth, SourceState},
     store::redis::{
         RedisStore, RouteSettings,
@@ -45,6 +45,7 @@ async fn queue(redis: &RedisServer, limits: RouteLimits) -> Arc<Queue> {
         limits,
         flow: None,
         forwards: false,
+        history: None,
     };
     let store = Arc::new(RedisStore::new(Arc::new(connection), "p", [settings]));
     store.register().await.expect("nothing is registered yet");
@@ -180,7 +181,10 @@ async fn what_a_full_route_refuses_waits_and_comes_in_as_the_route_empties() {
         waited |= status.get() == (SourceState::Failing, Some(Limit::Messages.explain().to_owned()));
         if pending == MOST {
             let (mut part, deadline) = (Bulk::default(), Instant::now() + Duration::from_mins(1));
-            queue.purge_pending("r", None, MOST, false, deadline, &mut part).await.expect("purged");
+            queue
+                .purge_pending("r", Purge { ids: None, limit: MOST, dry_run: false, by: None }, deadline, &mut part)
+                .await
+                .expect("purged");
             purged += part.count;
         }
         sleep(Duration::from_millis(20)).await;
@@ -235,7 +239,10 @@ async fn messages_that_a_full_route_took_are_not_returned_with_those_it_refused(
     while purged < MESSAGES as u64 {
         assert!(Instant::now() < deadline, "{purged}");
         let mut part = Bulk::default();
-        queue.purge_pending("r", None, 3, false, deadline, &mut part).await.expect("purged");
+        queue
+            .purge_pending("r", Purge { ids: None, limit: 3, dry_run: false, by: None }, deadline, &mut part)
+            .await
+            .expect("purged");
         purged += part.count;
         sleep(Duration::from_millis(20)).await;
     }
