@@ -3,11 +3,12 @@
 --
 -- KEYS   pending unack messages attempts errors dead remembered records bytes schedules groups grouped [outbox] [history] [flow]
 -- ARGV   wake channel, time to remember an acknowledged id (ms), maximum number of remembered ids, settings of the
---        flows ("": none; see rates.lua), limits of the history ("": none; see history.lua), then groups of leases with the same token and end: token, number of leases,
---        bytes of their bodies, their end: ack | retry, delay ms, error, attempt, hold | bury, 1 if the attempt counts,
+--        flows ("": none; see rates.lua), 1 if one of the messages is a schedule, otherwise 0, limits of the history ("":
+--        none; see history.lua), then groups of leases with the same token and end: token, number of leases, bytes of
+--        their bodies, their end: ack | retry, delay ms, error, attempt, hold | bury, 1 if the attempt counts,
 --        otherwise 0, "<reason>: <error>", attempt | release, score | defer, pause ms, hold | plan (recurring.lua),
---        revision, occurrence ms, score, missed occurrences before it; then the ids, and for ack and bury their entries if there is a
---        history
+--        revision, occurrence ms, score, missed occurrences before it; then the ids, and for ack and bury their entries
+--        if there is a history
 --        attempt: the attempt that failed without its end (failures.lua), "" for none
 --        hold: ms for which no other message of the flow leaves, "" for none, "unsent" if the message was not sent
 -- reply  a string with a character for each lease: 1 done | 0 stale
@@ -18,7 +19,8 @@ local channel, keep, max = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local groups = group_keys(KEYS, 11)
 local outbox, history, flow = optional_keys(KEYS, 13)
 local settings = ARGV[4] ~= '' and flow_settings(ARGV[4])
-history = limited_history(history, ARGV[5])
+local has_schedules = ARGV[5] == '1'
+history = limited_history(history, ARGV[6])
 local ARGUMENTS = { ack = 0, retry = 4, bury = 3, release = 1, defer = 2, plan = 4 }
 
 -- Adds the steps that set the failures of ids and reset their crashes. An id without failures has no field after that.
@@ -87,7 +89,7 @@ local function plan_at(place)
   return { revision = ARGV[place], due = tonumber(ARGV[place + 1]), score = tonumber(ARGV[place + 2]) }
 end
 
-local at, done = 6, 0
+local at, done = 7, 0
 while at < #ARGV do
   local token, number, size, how = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), ARGV[at + 3]
   local place, before, first = at + 4, #reply, done
@@ -104,10 +106,11 @@ while at < #ARGV do
       done = done + 1
       moved[done] = id
       if not all then moves[#moves + 1], tokens[#tokens + 1] = id, token end
-      if ends and not is_schedule(id) then
+      local is_occurrence = has_schedules and is_schedule(id)
+      if ends and not is_occurrence then
         ended_ids[#ended_ids + 1], entries[#entries + 1] = id, ARGV[first_entry + i - 1]
       end
-      if how == 'plan' or (is_schedule(id) and (how == 'ack' or how == 'bury')) then
+      if how == 'plan' or (is_occurrence and (how == 'ack' or how == 'bury')) then
         occurrences[#occurrences + 1] = { id, run_of(how, place), how == 'plan' and plan_at(place) or nil }
         unsent[id] = how == 'plan'
       elseif how == 'ack' then

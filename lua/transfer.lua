@@ -2,8 +2,8 @@
 -- Delivers messages to lists on this Redis, exactly once: pushed and completed in one script.
 --
 -- KEYS   pending unack messages attempts errors remembered records bytes schedules groups grouped list... [history] [flow]
--- ARGV   wake channel, time to remember an id (ms), maximum number of remembered ids, number of lists, limits
---        of the history ("": none; see history.lua), then groups of leases with the same token and list: token, number
+-- ARGV   wake channel, time to remember an id (ms), maximum number of remembered ids, number of lists, 1 if one of the
+--        messages is a schedule, otherwise 0, limits of the history ("": none; see history.lua), then groups of leases with the same token and list: token, number
 --        of the list (from 1), number of leases, bytes of their bodies, the ids, the values, and the entries if there is
 --        a history
 -- reply  a string with a character for each lease: 1 done | 0 stale | 2 still claimed, because the key is not a list;
@@ -13,7 +13,9 @@ local pending, unack, messages, attempts, errors, remembered, records, bytes, sc
 local groups = group_keys(KEYS, 10)
 local channel, keep, max, lists = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local _, history, flow = optional_keys(KEYS, BEFORE_LISTS + lists + 1)
-history = limited_history(history, ARGV[5])
+history = limited_history(history, ARGV[6])
+-- Usually all messages end with their delivery.
+local all_end = ARGV[5] == '0'
 local ended_ids, entries = {}, {}
 
 local kinds, pushes = {}, {}
@@ -21,8 +23,9 @@ for n = BEFORE_LISTS + 1, BEFORE_LISTS + lists do
   kinds[n], pushes[n] = redis.call('TYPE', KEYS[n]).ok, { 'RPUSH', KEYS[n] }
 end
 local reply, refused, seen, left = {}, {}, {}, 0
-local moved, completed, occurrences, ranges, tokens, moves = {}, {}, {}, {}, {}, { 'ZREM', unack }
-local at, done = 6, 0
+local moved, occurrences, ranges, tokens, moves = {}, {}, {}, {}, { 'ZREM', unack }
+local completed = all_end and moved or {}
+local at, done = 7, 0
 while at < #ARGV do
   local token, n, count = ARGV[at], BEFORE_LISTS + tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
   local size, before, first = tonumber(ARGV[at + 3]), #reply, done
@@ -36,9 +39,12 @@ while at < #ARGV do
       if takes then
         done, pushed = done + 1, pushed + 1
         moved[done], push[pushed] = ids[i], ARGV[at + 3 + count + i]
-        local kept = is_schedule(ids[i]) and occurrences or completed
-        kept[#kept + 1] = ids[i]
-        if history and kept == completed then
+        local is_occurrence = not all_end and is_schedule(ids[i])
+        if not all_end then
+          local kept = is_occurrence and occurrences or completed
+          kept[#kept + 1] = ids[i]
+        end
+        if history and not is_occurrence then
           ended_ids[#ended_ids + 1], entries[#entries + 1] = ids[i], ARGV[at + 3 + 2 * count + i]
         end
         if not all then moves[#moves + 1], tokens[#tokens + 1] = ids[i], token end

@@ -139,6 +139,7 @@ impl Store for RedisStore {
             .arg(route.settings.keep_millis())
             .arg(route.settings.kept_by_partition())
             .arg(lists.len())
+            .arg(u8::from(transfers.iter().any(|one| one.lease.id.schedule().is_some())))
             .arg(route.history_settings());
         for group in transfers.chunk_by(|a, b| a.lease.token == b.lease.token && a.list == b.list) {
             let Transfer { lease, list, .. } = &group[0];
@@ -288,6 +289,7 @@ impl RedisStore {
             .arg(route.settings.keep_millis())
             .arg(route.settings.kept_by_partition())
             .arg(route.flow_settings())
+            .arg(u8::from(settlements.iter().any(|one| one.lease.id.schedule().is_some())))
             .arg(route.history_settings());
         let alike = |a: &Settlement, b: &Settlement| a.lease.token == b.lease.token && is_ack(a) && is_ack(b);
         for group in settlements.chunk_by(alike) {
