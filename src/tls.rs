@@ -18,11 +18,11 @@ use serde::Deserialize;
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TlsFiles {
-    /// Trusted in place of the system's certificates.
+    /// PEM: certificates of the authorities to trust. Unless set: those of the system.
     pub ca_file: Option<PathBuf>,
-    /// The client's own certificate chain; with `key_file`.
+    /// PEM: certificate of the client, followed by intermediate certificates. Needs `tls.key_file`.
     pub cert_file: Option<PathBuf>,
-    /// With `cert_file`.
+    /// PEM: private key of the client certificate. Needs `tls.cert_file`.
     pub key_file: Option<PathBuf>,
 }
 

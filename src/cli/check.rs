@@ -292,7 +292,7 @@ async fn ask_redis(config: &Config) -> Answer {
     let guarantee = store.guarantee().await.map_err(|error| with_address(error.to_string()))?;
     Ok(match backend.master() {
         Some(master) => {
-            Some(format!("the master is {master}; {}", guarantee.unwrap_or_else(|| "it has no replica".into())))
+            Some(format!("the primary is {master}; {}", guarantee.unwrap_or_else(|| "it has no replica".into())))
         }
         None => guarantee,
     })

@@ -37,12 +37,13 @@ pub struct Root {
     server: Server,
     log: LogConfig,
     tracing: Tracing,
-    /// Maximum time after SIGTERM in which messages under way can finish: 100ms to 10m.
+    /// Maximum time that a stop waits for messages under way: 100ms to 10m.
     shutdown_timeout: Period<100, 600_000>,
-    /// Maximum sleep of a route, in case a wake-up is lost: 100ms to 5m. With `redis.cluster` the default is 90s.
+    /// Maximum time between two looks at a queue without due messages, in case a wake-up is lost: 100ms to 5m. With
+    /// `redis.cluster` the default is 90s.
     max_sleep: Period<100, 300_000>,
-    /// Maximum bytes under way of all routes on one instance together, beyond one message of maximum size per route:
-    /// 1MiB to 1024GiB.
+    /// Maximum bytes of messages under way on one instance, all routes together: 1MiB to 1024GiB. Each route can exceed
+    /// it by one message of maximum size.
     max_in_flight_bytes: Size<MIB, { 1 << 40 }>,
     /// Defaults of all sinks, by type.
     #[schemars(with = "BTreeMap<String, Json>")]
@@ -65,8 +66,8 @@ pub struct Root {
     /// Recurring schedules by name.
     #[schemars(with = "BTreeMap<String, ScheduleEntry>")]
     schedules: Dict,
-    /// Revision of the schedules: 0 to 9007199254740991. Raise it to delete schedules that were removed, and so that an
-    /// instance with an older file does not set its own again.
+    /// Revision of `schedules`: 0 to 9007199254740991. Raise it when you remove a schedule: the schedule is deleted,
+    /// and an instance with an older file does not set it again.
     schedules_revision: Whole<0, MAX_MILLIS>,
 }
 

@@ -20,16 +20,19 @@ const MOST: u64 = 1_000_000;
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Flow {
-    /// Key of messages without a flow of their own, of `{key}`, `{header:NAME}` and `{route}`. Unless set: these
-    /// messages are one flow.
+    /// Template of the flow of messages that name none: `{key}`, `{header:NAME}`, `{route}`. Unless set: messages
+    /// without a flow share the empty flow.
     key: Option<FlowKey>,
-    /// Maximum messages of one key that leave, retries included: `N/s`, `N/m`, `N/h` or `N/d`, up to 1000000.
+    /// Maximum rate at which messages of one key leave, retries included: `N/s`, `N/m`, `N/h` or `N/d`, with N from 1
+    /// to 1000000.
     rate: Option<FlowRate>,
-    /// Messages that can leave at once after a pause: 1 to 1000000. Unless set: those of one second of `rate`, at least 1.
+    /// Maximum messages of one key that leave at once after a pause: 1 to 1000000. Unless set: the number that `rate`
+    /// allows in one second, at least 1.
     burst: Option<Whole<1, MOST>>,
-    /// Maximum messages of one key in flight: 1 to 1000000. Unless set: any number.
+    /// Maximum messages of one key in flight, over all instances: 1 to 1000000. Unless set: no maximum.
     parallel: Option<Whole<1, MOST>>,
-    /// Whether the messages of one key leave one after another: by due time, then by acceptance. `parallel` is 1.
+    /// Whether messages of one key leave one after another, by due time, then by acceptance. Excludes a `parallel`
+    /// above 1.
     ordered: Option<Flag>,
 }
 

@@ -29,7 +29,7 @@ pub struct RedisConfig {
     #[serde(deserialize_with = "url")]
     #[schemars(with = "Secret")]
     pub url: RedisUrl,
-    /// In place of `url`: the sentinels that name the master.
+    /// In place of `url`: the sentinels that name the primary.
     pub sentinel: SentinelConfig,
     /// In place of `url`: a cluster.
     pub cluster: ClusterConfig,
@@ -39,20 +39,20 @@ pub struct RedisConfig {
     /// Password, if it is not in the URL.
     #[serde(default, deserialize_with = "non_empty")]
     pub password: Option<Secret>,
-    /// TLS files for `rediss://`: of the master with `sentinel`, of all servers with `cluster`.
+    /// TLS files for `rediss://`: of the primary with `sentinel`, of all servers with `cluster`.
     pub tls: TlsFiles,
     /// Prefix of every key: 1 to 64 of A-Za-z0-9._-
     #[serde(deserialize_with = "key_prefix")]
     pub key_prefix: String,
-    /// Directory for data, socket and log of the embedded Redis.
+    /// Directory of the embedded Redis: its data, its socket, its log.
     pub data_dir: PathBuf,
-    /// Maximum time of one command: 100ms to 60s.
+    /// Maximum time of one Redis command: 100ms to 60s.
     pub timeout: Period<100, 60_000>,
-    /// Maximum memory of the embedded Redis: at least 16MiB. When it is reached, new messages are refused.
+    /// Maximum memory of the embedded Redis: at least 16MiB. At the maximum new messages are refused.
     pub max_memory: Size<MIN_MEMORY, { i64::MAX as u64 }>,
     /// When a schedule, reschedule or cancel is answered with success.
     pub durability: DurabilityConfig,
-    /// Start although Redis can evict keys. Messages will be lost.
+    /// Whether to start although Redis can evict keys. **Messages will be lost.**
     pub allow_eviction: Flag,
 }
 
@@ -64,13 +64,13 @@ pub enum RedisUrl {
     Url(SecretUrl),
 }
 
-/// The sentinels that name the master. `username`, `password` and `tls` of `redis` itself are for the master.
+/// The sentinels that name the primary. `username`, `password` and `tls` of `redis` itself are for the primary.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SentinelConfig {
-    /// Addresses of the sentinels, with ports: all `redis://` or all `rediss://`. They are asked in turn.
+    /// Addresses of the sentinels, with ports: all `redis://` or all `rediss://`. The sentinels are asked in turn.
     pub urls: List<SentinelUrl>,
-    /// Name of the master at the sentinels.
+    /// Name of the primary, as in `sentinel monitor`.
     #[serde(default, deserialize_with = "non_empty")]
     pub master: Option<String>,
     /// ACL user of the sentinels, if it is not in the URLs.
@@ -87,8 +87,8 @@ pub struct SentinelConfig {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterConfig {
-    /// Addresses of some servers of the cluster, with ports: all `redis://` or all `rediss://`. These servers name the
-    /// others.
+    /// Addresses of some servers of the cluster, with ports: all `redis://` or all `rediss://`. Further servers are
+    /// found through them.
     pub urls: List<ClusterUrl>,
 }
 
@@ -96,9 +96,10 @@ pub struct ClusterConfig {
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DurabilityConfig {
-    /// Replicas that must confirm a write: 0 to 100. If fewer confirm, the answer is 503.
+    /// Number of replicas that must have a message before the API answers 2xx: 0 to 100. With fewer replicas it answers
+    /// 503.
     pub replicas: Whole<0, 100>,
-    /// Maximum wait for the replicas: 10ms to 30s, and at most half of `redis.timeout`.
+    /// Maximum time to wait for `durability.replicas`: 10ms to 30s, and at most half of `redis.timeout`.
     pub timeout: Period<10, 30_000>,
 }
 
@@ -146,7 +147,7 @@ fn check_sentinel_url(text: &str) -> Result<(), String> {
     } else if url.port().is_none() {
         Err("names no port: that of a sentinel is 26379, unless its file says otherwise".into())
     } else if !url.path().trim_matches('/').is_empty() {
-        Err("names a database: sentinels have none, and messages are in database 0 of the master".into())
+        Err("names a database: sentinels have none, and messages are in database 0 of the primary".into())
     } else {
         Ok(())
     }
@@ -159,7 +160,7 @@ pub enum RedisTopology<'a> {
     Embedded,
     /// At one address.
     Url(&'a SecretUrl),
-    /// On the master that sentinels name.
+    /// On the primary that sentinels name.
     Sentinel(&'a SentinelConfig),
     Cluster(&'a ClusterConfig),
 }
@@ -186,7 +187,7 @@ impl RedisConfig {
         }
     }
 
-    /// Whether the master that sentinels name is reached over TLS: if a sentinel is, or if `tls` has a file.
+    /// Whether the primary that sentinels name is reached over TLS: if a sentinel is, or if `tls` has a file.
     pub fn is_master_tls(&self) -> bool {
         self.sentinel.urls.iter().any(|url| is_tls(&url.0)) || !self.tls.is_empty()
     }

@@ -96,20 +96,20 @@ pub struct RouteConfig {
 pub struct Route {
     /// Name of a sink; required.
     sink: Arc<str>,
-    /// Number of partitions: 1 to 256. After a change the messages are moved.
+    /// Number of partitions: 1 to 256. After a change punctual moves the messages.
     partitions: Whole<1, { MAX_PARTITIONS as u64 }>,
-    /// Time after which another instance can take over a message in flight: 1s to 1h.
+    /// Maximum time from claim to settlement of a message: 1s to 1h. After it another instance can claim the message.
     lease: Period<1_000, 3_600_000>,
-    /// Maximum messages under way on one instance: 1 to 100000.
+    /// Maximum messages of the route under way on one instance: 1 to 100000.
     max_in_flight: Whole<1, 100_000>,
-    /// Maximum bytes under way on one instance: at least `server.max_payload` plus 128KiB.
+    /// Maximum bytes of messages of the route under way on one instance: at least `server.max_payload` plus 128KiB.
     max_in_flight_bytes: Size,
     retry: Retry,
     remember: RememberIds,
     history: History,
     limits: Limits,
     dead: Dead,
-    /// Times in which messages are delivered, a mapping or a list of mappings. Unless set: always.
+    /// Times of the week in which messages are delivered: a mapping or a list of mappings. Unless set: always.
     window: Option<Windows>,
     /// Rate, parallelism and order of the messages of a key. Unless set: no limits. With it the route has one partition.
     flow: Option<Flow>,
@@ -121,8 +121,8 @@ pub struct Route {
 struct Limits {
     /// Maximum messages that wait or are in flight: `partitions` to 1000000000.
     messages: Option<Count>,
-    /// Maximum bytes of the bodies of messages that wait or are in flight: for each partition at least
-    /// `server.max_payload` plus 128KiB.
+    /// Maximum stored bytes of messages that wait or are in flight: at least `server.max_payload` plus 128KiB for each
+    /// partition.
     bytes: Option<Size>,
     /// Maximum time from acceptance to the due time: 1ms to 100years.
     delay: Option<Period<1, LONGEST>>,
@@ -132,13 +132,14 @@ struct Limits {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Dead {
-    /// Maximum age of dead letters: 1m to 100years. Older ones are deleted.
+    /// Maximum age of dead letters: 1m to 100years. Older dead letters are deleted.
     max_age: Option<Period<60_000, LONGEST>>,
-    /// Maximum number of dead letters: `partitions` to 1000000000. Beyond it the oldest are deleted.
+    /// Maximum number of dead letters: `partitions` to 1000000000. Beyond it the oldest dead letters are deleted.
     max_count: Option<Count>,
-    /// Route to which each dead letter is forwarded as a message that is due at once. Unless set: none.
+    /// Route to which each dead letter is forwarded, as a message that is due at once. Unless set: dead letters are not
+    /// forwarded.
     forward: Option<Arc<str>>,
-    /// After it was forwarded: `keep` the dead letter, or `purge` it.
+    /// What becomes of a dead letter that was forwarded: `keep` or `purge`.
     then: Then,
 }
 
@@ -154,10 +155,10 @@ enum Then {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct RememberIds {
-    /// Time for which ids of delivered and cancelled messages are remembered: up to 30days. With 0s no ids are
-    /// remembered. Unless it is set: 10m with a Kafka source, otherwise 0s.
+    /// Time for which ids of delivered and cancelled messages are remembered: 0s to 30days. With 0s no id is
+    /// remembered. Unless set: 10m with a Kafka source, otherwise 0s.
     r#for: Option<Period<0, LONGEST_MEMORY>>,
-    /// Maximum ids that are remembered, the latest ones: 1 to 10000000.
+    /// Maximum remembered ids: 1 to 10000000. Beyond it the oldest ids are forgotten.
     max: Whole<1, 10_000_000>,
 }
 
@@ -165,9 +166,9 @@ struct RememberIds {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct History {
-    /// Time for which an end is kept: 1m to 366days. Unless set: nothing is kept.
+    /// Time for which the history keeps the end of a message: 1m to 366days. Unless set: no history.
     r#for: Option<Period<SHORTEST_HISTORY, LONGEST_HISTORY>>,
-    /// Maximum ends that are kept, the latest ones: 1 to 10000000.
+    /// Maximum ends in the history: 1 to 10000000. Beyond it the oldest ends are deleted.
     max: Whole<1, 10_000_000>,
 }
 
@@ -175,15 +176,15 @@ struct History {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Retry {
-    /// Attempts before a message becomes a dead letter: at least 1.
+    /// Maximum attempts: at least 1. After the last failed attempt the message becomes a dead letter.
     max_attempts: Whole<1, { u32::MAX as u64 }>,
-    /// Delay after the first failure: at least 1ms.
+    /// Delay after the first failed attempt: at least 1ms.
     initial: Period,
-    /// Factor of the delay after each further failure: 1 to 100.
+    /// Factor by which each further failed attempt lengthens the delay: 1 to 100.
     factor: Real,
     /// Maximum delay.
     max: Period,
-    /// Share of the delay that is random: 0 to 1.
+    /// Random share of the delay: 0 to 1.
     jitter: Real,
 }
 

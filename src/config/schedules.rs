@@ -34,35 +34,36 @@ const JSON: &str = "application/json";
 pub struct ScheduleEntry {
     /// Name of a route; required.
     route: Arc<str>,
-    /// Five fields, six with seconds first, or `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`. This or `every`.
+    /// Cron expression of five fields, or of six with seconds first; or `@hourly`, `@daily`, `@weekly`, `@monthly`,
+    /// `@yearly`. Excludes `every`.
     cron: Option<String>,
-    /// Interval, counted from `starts_at`, otherwise from 1970: 1s to 100years. This or `cron`.
+    /// Interval between occurrences, counted from `starts_at`, otherwise from 1970: 1s to 100years. Excludes `cron`.
     every: Option<Period<1_000, LONGEST>>,
     /// IANA name of the time zone of `cron`. Unless set: UTC.
     time_zone: Option<String>,
-    /// Time before which there is no occurrence, RFC 3339.
+    /// Time of the first possible occurrence, RFC 3339.
     starts_at: Option<Moment>,
-    /// Time from which on there is no occurrence, RFC 3339.
+    /// Time from which on no occurrence follows, RFC 3339.
     ends_at: Option<Moment>,
-    /// Maximum time by which each occurrence is delayed, below the shortest interval. Unless set: 0s.
+    /// Maximum random delay of each occurrence, shorter than the shortest interval. Unless set: 0s.
     jitter: Option<Period<0, LONGEST>>,
-    /// Occurrences that could not be sent in time: `skip`, `last`, or `{ all: 10 }` for the last ones, 1 to 1000. Unless
-    /// set: last.
+    /// Which missed occurrences are sent later: `skip` for none, `last` for the last one, or `{ all: N }` for the last
+    /// N, 1 to 1000. Unless set: `last`.
     missed: Option<Missed>,
-    /// Text, or a value that is sent as JSON; required.
+    /// Payload of each occurrence: text, or a value that is sent as JSON; required.
     payload: Json,
-    /// Content type of the payload. Unless set: that of text or JSON.
+    /// Content type of the payload. Unless set: `text/plain` for text, `application/json` for JSON.
     content_type: Option<String>,
-    /// Key, as that of a message.
+    /// Key of each occurrence.
     key: Option<String>,
-    /// Flow, as that of a message.
+    /// [Flow](flow.md) of each occurrence.
     flow: Option<String>,
-    /// Headers by name.
+    /// Headers of each occurrence, by name.
     #[schemars(with = "BTreeMap<String, String>")]
     headers: Option<BTreeMap<String, Property>>,
-    /// Attempts before an occurrence becomes a dead letter: at least 1. Unless set: those of the route.
+    /// Maximum attempts of an occurrence: at least 1. Unless set: `retry.max_attempts` of the route.
     max_attempts: Option<Whole<1, { u32::MAX as u64 }>>,
-    /// Time after which an occurrence that was not sent becomes a dead letter. Unless set: never.
+    /// Time after its due time at which an unsent occurrence becomes a dead letter. Unless set: never.
     expires_after: Option<Period<1, LONGEST>>,
 }
 

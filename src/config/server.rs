@@ -62,8 +62,7 @@ pub struct Server {
     #[serde(default, deserialize_with = "health_listen")]
     #[schemars(with = "Option<String>")]
     health_listen: Option<SocketAddr>,
-    /// Maximum connections of one IPv4 address or IPv6 /64 network: 1 to 4096. Unless it is set: half of all
-    /// connections.
+    /// Maximum connections of one IPv4 address or IPv6 /64 network: 1 to 4096. Unless set: half of all connections.
     max_connections_per_address: Option<Whole<1, MAX_PER_ADDRESS>>,
     #[serde(deserialize_with = "auth::auth")]
     #[schemars(schema_with = "auth::auth_schema")]

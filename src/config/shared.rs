@@ -42,13 +42,13 @@ pub type Timeout = Period<100, 3_600_000>;
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GrowingDelay {
-    /// First delay: at least 1ms.
+    /// Delay after the first dead-lettering: at least 1ms.
     pub initial: Period,
-    /// Factor of the delay each further time: 1 to 100.
+    /// Factor by which each further dead-lettering lengthens the delay: 1 to 100.
     pub factor: Real,
     /// Maximum delay.
     pub max: Period,
-    /// Share of the delay that is random: 0 to 1.
+    /// Random share of the delay: 0 to 1.
     pub jitter: Real,
 }
 

@@ -39,12 +39,12 @@ struct Otlp {
     #[serde(default, deserialize_with = "endpoint")]
     #[schemars(with = "Option<Secret>")]
     endpoint: Option<SecretUrl>,
-    /// Headers of every export.
+    /// Headers of every export request.
     headers: BTreeMap<String, Secret>,
-    /// Share of the messages that have spans, of those without a trace context: 0 to 1. A message with a trace context
-    /// has spans if its trace is sampled.
+    /// Share of the messages without a trace context that get spans: 0 to 1. A message with a trace context gets spans
+    /// if its trace is sampled.
     sample: Real,
-    /// Maximum time of one export, with its repetitions: 100ms to 60s.
+    /// Maximum time of one export, repetitions included: 100ms to 60s.
     timeout: Period<100, 60_000>,
 }
 

@@ -238,7 +238,7 @@ fn tell_of(safety: &Safety) {
         let unchecked = safety.unchecked.join(", ");
         tracing::warn!(
             unchecked,
-            "redis does not let its user ask for everything: see yourself that it is 6.2 or later, a master and set \
+            "redis does not let its user ask for everything: see yourself that it is 6.2 or later, a primary and set \
              to noeviction, or grant the right to ask with `ACL SETUSER <user> +info`"
         );
     }

@@ -117,21 +117,23 @@ pub struct HttpSettings {
     #[serde(deserialize_with = "url")]
     #[schemars(with = "Secret")]
     pub url: SecretUrl,
-    /// Required with placeholders: patterns, one of which the percent-encoded path must match, with the query if that
-    /// has placeholders. `*` is any text without `/`, `**` any text, `?` one character.
+    /// Patterns of paths: each percent-encoded path must match one of them, with its query if the query has
+    /// placeholders. Required if `url` has placeholders. `*` is any text without `/`, `**` any text, `?` one character.
     pub allow: Allow,
-    /// Whether a placeholder in the path can become text with `/` and `\`. They are sent percent-encoded, and many
-    /// servers make path segments of them.
+    /// Whether `/` and `\` are allowed in the text of a placeholder. They are sent percent-encoded. Many servers decode
+    /// them and see further path segments.
     pub allow_slashes: Flag,
-    /// Maximum time of one attempt: 100ms to 1h. The lease of each of its routes must be at least 500ms longer.
+    /// Maximum time from sending a request to the end of its reply: 100ms to 1h. Each route to the sink needs a `lease`
+    /// that is at least 500ms longer.
     pub timeout: Timeout,
-    /// Maximum connections of an instance: 1 to 4096. Each carries one request at a time, over HTTP/2 up to 256.
+    /// Maximum connections of one instance: 1 to 4096. A connection carries one request at a time, with HTTP/2 up to
+    /// 256.
     pub max_connections: Whole<1, 4096>,
     /// Secrets of Standard Webhooks: `whsec_` and base64 of at least 24 bytes (HMAC-SHA256), or `whsk_` and base64 of
     /// the seed of an ed25519 key. Each secret adds a signature.
     pub signing_secrets: List<SigningSecret>,
-    /// Headers of every request. They replace headers of the message with the same name. Authorization and Content-Type
-    /// are allowed.
+    /// Headers of every request. A header of the message with the same name is replaced. `Authorization` and
+    /// `Content-Type` are allowed.
     pub headers: BTreeMap<String, Secret>,
     /// TLS files for `https://`.
     pub tls: TlsFiles,

@@ -66,18 +66,20 @@ pub struct KafkaSinkSettings {
     /// `host:port` of one or more brokers of the cluster; required.
     #[serde(default)]
     pub brokers: List<String>,
-    /// The topic; required. It can contain `{key}`, `{route}`, `{header:NAME}`.
+    /// Name of the topic; required. It can contain `{key}`, `{route}`, `{header:NAME}`.
     #[serde(deserialize_with = "topic")]
     #[schemars(with = "String")]
     pub topic: Template,
-    /// Required with placeholders: patterns, one of which the topic must match. `*` is any text, `?` one character.
+    /// Patterns of topics: each topic must match one of them. Required if `topic` has placeholders. `*` is any text,
+    /// `?` one character.
     pub allow: Allow,
-    /// Maximum time of one batch: 100ms to 1h. The lease of each of its routes must be at least 500ms longer.
+    /// Maximum time from sending a batch to its confirmation: 100ms to 1h. Each route to the sink needs a `lease` that
+    /// is at least 500ms longer.
     pub timeout: Timeout,
     pub sasl: Sasl,
     /// TLS files. Any of them enables TLS.
     pub tls: TlsFiles,
-    /// Other properties of librdkafka.
+    /// Further properties of librdkafka.
     pub options: Options,
 }
 
@@ -85,20 +87,21 @@ pub struct KafkaSinkSettings {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KafkaSourceSettings {
-    /// Route of its messages; required.
+    /// Route on which the messages are scheduled; required.
     pub route: Arc<str>,
     /// `host:port` of one or more brokers of the cluster; required.
     #[serde(default)]
     pub brokers: List<String>,
-    /// The topics; required.
+    /// Names of the topics; required.
     #[serde(default)]
     pub topics: List<String>,
-    /// The consumer group, which all instances share; required.
+    /// Name of the consumer group that all instances share; required.
     pub group_id: String,
-    /// Where a group starts at its first start on a topic. Later records are always read.
+    /// Where a group begins on a topic that it has not read before: `earliest` or `latest` record. Records that arrive
+    /// afterwards are always read.
     pub start: Start,
-    /// Maximum time by which records can be overdue at such a first start: 1s to 10000 days. Records that are more
-    /// overdue are skipped and counted. Without it no record is skipped.
+    /// Maximum time by which a record can be overdue when the group starts on a topic for the first time: 1s to
+    /// 10000days. Records that are overdue by more are skipped and counted. Unless set: no record is skipped.
     pub max_overdue: Option<Period<1_000, LONGEST_OVERDUE>>,
     /// Records without a value and without a timing header: `cancel` cancels the schedule of their key, `forward`
     /// forwards them as messages that are due now.
@@ -106,7 +109,7 @@ pub struct KafkaSourceSettings {
     pub sasl: Sasl,
     /// TLS files. Any of them enables TLS.
     pub tls: TlsFiles,
-    /// Other properties of librdkafka.
+    /// Further properties of librdkafka.
     pub options: Options,
 }
 
@@ -133,12 +136,12 @@ pub enum Tombstones {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sasl {
-    /// How the broker authenticates the client.
+    /// SASL mechanism.
     pub mechanism: Mechanism,
-    /// User name; setting it enables SASL.
+    /// User name. A user name enables SASL.
     #[serde(deserialize_with = "non_empty")]
     pub username: Option<String>,
-    /// Password of `username`.
+    /// Password of `sasl.username`.
     #[serde(deserialize_with = "non_empty")]
     pub password: Option<Secret>,
 }

@@ -44,8 +44,8 @@ pub struct RabbitMqSinkSettings {
     pub password: Option<Secret>,
     /// TLS files for `amqps://`.
     pub tls: TlsFiles,
-    /// An existing exchange; required. Empty is the default exchange, which routes to the queue that the routing key
-    /// names. The exchange can contain `{key}`, `{route}`, `{header:NAME}`; `{{` and `}}` are braces.
+    /// Name of an existing exchange; required. The empty name is the default exchange, which routes to the queue that
+    /// the routing key names. The name can contain `{key}`, `{route}`, `{header:NAME}`; `{{` and `}}` are braces.
     #[serde(deserialize_with = "exchange")]
     #[schemars(with = "String")]
     pub exchange: Template,
@@ -53,10 +53,11 @@ pub struct RabbitMqSinkSettings {
     #[serde(default, deserialize_with = "routing_key")]
     #[schemars(with = "Option<String>")]
     pub routing_key: Option<Template>,
-    /// Required with placeholders: patterns, one of which the routing key must match, or `exchange/routing_key` if
-    /// `exchange` has placeholders. `*` is any text without `/`, `**` any text, `?` one character.
+    /// Patterns of destinations: each routing key must match one of them, or each `exchange/routing_key` if `exchange`
+    /// has placeholders. Required with placeholders. `*` is any text without `/`, `**` any text, `?` one character.
     pub allow: Allow,
-    /// Maximum time of one batch: 100ms to 1h. The lease of each of its routes must be at least 500ms longer.
+    /// Maximum time from sending a batch to its confirmation: 100ms to 1h. Each route to the sink needs a `lease` that
+    /// is at least 500ms longer.
     pub timeout: Timeout,
 }
 
@@ -64,7 +65,7 @@ pub struct RabbitMqSinkSettings {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RabbitMqSourceSettings {
-    /// Route of its messages; required.
+    /// Route on which the messages are scheduled; required.
     pub route: Arc<str>,
     /// `amqp://` or `amqps://`, ending with the virtual host, `/%2f` for the default one; required.
     #[serde(deserialize_with = "url")]
@@ -78,15 +79,15 @@ pub struct RabbitMqSourceSettings {
     pub password: Option<Secret>,
     /// TLS files for `amqps://`.
     pub tls: TlsFiles,
-    /// An existing queue; required.
+    /// Name of an existing queue; required.
     #[serde(deserialize_with = "queue")]
     pub queue: String,
-    /// Maximum messages that were received and are not in Redis yet: 1 to 65535.
+    /// Maximum messages that are received and not yet stored in Redis: 1 to 65535.
     pub prefetch: Whole<1, 65_535>,
     /// `ulid`: every message gets a new id. `message_id`: the id that the producer set, which must be unique.
     pub id_from: IdFrom,
-    /// `headers`: the delay of `x-delay` or `x-deliver-at`. `x_death`: `backoff`, by the number of times that the
-    /// message was dead-lettered.
+    /// Where the delay comes from. `headers`: `x-delay` or `x-deliver-at`. `x_death`: `backoff`, by the number of times
+    /// that the message was dead-lettered.
     pub delay_from: DelayFrom,
     /// Delays for `delay_from: x_death`.
     pub backoff: GrowingDelay,

@@ -22,18 +22,18 @@ use crate::{
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RedisListSettings {
-    /// The list; required. It can contain `{key}`, `{route}`, `{header:NAME}`; `{{` and `}}` are braces.
+    /// Key of the list; required. It can contain `{key}`, `{route}`, `{header:NAME}`; `{{` and `}}` are braces.
     #[serde(deserialize_with = "key")]
     #[schemars(with = "String")]
     pub key: Template,
-    /// Required with placeholders: patterns, one of which the list must match. `*` is any text without `/`, `**` any
-    /// text, `?` one character.
+    /// Patterns of lists: each list must match one of them. Required if `key` has placeholders. `*` is any text without
+    /// `/`, `**` any text, `?` one character.
     pub allow: Allow,
     pub format: ListFormat,
-    /// Maximum time of one batch: 100ms to 1h. The lease of each of its routes must be at least 500ms longer.
+    /// Maximum time from sending a batch to its confirmation: 100ms to 1h. Each route to the sink needs a `lease` that
+    /// is at least 500ms longer.
     pub timeout: Timeout,
-    /// URL of another Redis than the queue's: `redis://`, `rediss://` or `unix://`. Unless it is set, the list is
-    /// on the queue's Redis.
+    /// URL of the Redis with the list: `redis://`, `rediss://` or `unix://`. Unless set: the Redis of the queue.
     #[serde(default, deserialize_with = "redis_url")]
     #[schemars(with = "Option<Secret>")]
     pub url: Option<SecretUrl>,

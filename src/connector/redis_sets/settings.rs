@@ -18,19 +18,20 @@ type Poll = Period<10, 300_000>;
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SortedSetSettings {
-    /// Route of its messages; required.
+    /// Route on which the messages are scheduled; required.
     pub route: Arc<str>,
-    /// The sorted set; required.
+    /// Key of the sorted set; required.
     pub key: String,
-    /// Unit of the scores; fractions count.
+    /// Unit of the scores. Fractions are allowed.
     pub unit: ScoreUnit,
     /// `member`: the member is the payload. `hash`: the member names a hash, and a JSON object of its fields is the
     /// payload.
     pub payload: MemberPayload,
-    /// Required with `payload: hash`: prefix of the names of hashes. Other hashes are neither read nor deleted.
+    /// Prefix of the names of hashes; required with `payload: hash`. Hashes with another name are neither read nor
+    /// deleted.
     #[serde(default, deserialize_with = "non_empty")]
     pub hash_prefix: Option<String>,
-    /// Interval of polls if Redis sends no notifications (`notify-keyspace-events`): 10ms to 5m.
+    /// Time between two looks at the keys if Redis sends no notifications (`notify-keyspace-events`): 10ms to 5m.
     pub poll: Poll,
 }
 
@@ -38,15 +39,15 @@ pub struct SortedSetSettings {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DelayQueueSettings {
-    /// Route of its messages; required.
+    /// Route on which the messages are scheduled; required.
     pub route: Arc<str>,
-    /// Name of the queue in its producers; required.
+    /// Name of the queue, as its producers have it; required.
     pub name: String,
-    /// Whether its producers use hash tags.
+    /// Whether the producers of the queue use hash tags.
     pub hash_tag: Flag,
-    /// Prefix of the keys in its producers.
+    /// Prefix of the queue's keys, as its producers have it.
     pub prefix: String,
-    /// Interval of polls if Redis sends no notifications (`notify-keyspace-events`): 10ms to 5m.
+    /// Time between two looks at the keys if Redis sends no notifications (`notify-keyspace-events`): 10ms to 5m.
     pub poll: Poll,
 }
 

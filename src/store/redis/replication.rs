@@ -34,9 +34,9 @@ fn guarantee(connected: Option<u64>, wanted: u64) -> Option<String> {
     Some(match (connected, wanted) {
         (Some(0), 0) => return None,
         (Some(count), 0) => {
-            format!("{}, not waited for: a fail-over loses what the new master had not received", replicas(count))
+            format!("{}, not waited for: a fail-over loses what the new primary had not received", replicas(count))
         }
-        (None, 0) => "replicas are not waited for: a fail-over loses what the new master had not received".into(),
+        (None, 0) => "replicas are not waited for: a fail-over loses what the new primary had not received".into(),
         (Some(count), wanted) if count < wanted => {
             format!("{} of {wanted}: what is scheduled is answered with 503 until there are more", replicas(count))
         }

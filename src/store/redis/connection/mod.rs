@@ -380,7 +380,7 @@ impl CommandFailure {
 
     /// The server is not the master any more, and may never answer.
     fn of_deposed() -> Self {
-        let text = "another server became the master before the answer came".to_owned();
+        let text = "another server became the primary before the answer came".to_owned();
         Self { link_lost: true, is_sent: true, error: StoreError::Unavailable { kind: NO_ANSWER, text } }
     }
 }

@@ -166,7 +166,7 @@ impl Sentinels {
             question.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
             let answer: Option<(String, u16)> =
                 question.query_async(&mut link).await.map_err(|error| classify(&error).to_string())?;
-            let (host, port) = answer.ok_or_else(|| format!("it knows no master `{}`", self.name.escape_debug()))?;
+            let (host, port) = answer.ok_or_else(|| format!("it knows no primary `{}`", self.name.escape_debug()))?;
             Ok(ServerAddress { host, port })
         };
         let answer = timeout(ANSWER_TIMEOUT, ask).await;
@@ -201,10 +201,10 @@ impl Sentinels {
         match &*found {
             Some(known) if *known == address => return,
             Some(known) => {
-                tracing::warn!(master = %address, before = %known, "the sentinels name another redis master");
+                tracing::warn!(primary = %address, before = %known, "the sentinels name another redis primary");
                 mastership.moved(Instant::now());
             }
-            None => tracing::info!(master = %address, "the sentinels name the redis master"),
+            None => tracing::info!(primary = %address, "the sentinels name the redis primary"),
         }
         *found = Some(address);
     }

@@ -61,9 +61,9 @@ async fn a_sentinel_that_is_gone_or_names_a_replica_is_passed_over() {
     client.schedule("web", r#"{"id":"m","payload":""}"#).await;
     receiver.wait_for(1, MAX_WAIT).await;
     let log = punctual.log();
-    let master = format!("master=\"127.0.0.1:{}\"", redis.servers[0].port());
+    let master = format!("primary=\"127.0.0.1:{}\"", redis.servers[0].port());
     assert!(
-        log.lines().any(|line| line.contains("the sentinels name the redis master") && line.contains(&master)),
+        log.lines().any(|line| line.contains("the sentinels name the redis primary") && line.contains(&master)),
         "{log}"
     );
     assert!(redis.denied(2).await.is_empty(), "{:?}", redis.denied(2).await);
@@ -94,7 +94,7 @@ async fn check_asks_each_sentinel_and_the_master() {
     let named = format!("127.0.0.1:{}", redis.servers[0].port());
     let (code, answers) = check(&format!("master: {MASTER}, {CREDENTIALS}")).await;
     assert_eq!(code, Some(0), "{answers}");
-    let said = format!("the master is {named}; it has no replica");
+    let said = format!("the primary is {named}; it has no replica");
     assert_eq!(answers["advice"]["redis"], said);
     for place in 0..3 {
         assert_eq!(answers["answers"][format!("redis.sentinel.urls.{place}")], json!("ok"));
@@ -106,7 +106,7 @@ async fn check_asks_each_sentinel_and_the_master() {
     assert!(first.contains("authentication failed") && answers["answers"]["redis"] != "ok", "{answers}");
     let (code, answers) = check("master: other").await;
     assert_eq!(code, Some(1));
-    assert!(answers["answers"]["redis"].as_str().expect("text").contains("it knows no master `other`"), "{answers}");
+    assert!(answers["answers"]["redis"].as_str().expect("text").contains("it knows no primary `other`"), "{answers}");
 
     redis.kill_sentinel(2);
     let ended = Workplace::with(&configuration(&redis, "", &receiver)).run(&["check", "--connect"]).await;

@@ -66,7 +66,7 @@ impl Switch {
 
     async fn finish(self, what: &str, replies: Replies, recovered_ms: u64) -> Account {
         let log = self.punctual.log();
-        assert!(log.contains("the sentinels name another redis master"), "{log}");
+        assert!(log.contains("the sentinels name another redis primary"), "{log}");
         let account = self.load.finish(&self.receiver, MAX_WAIT).await;
         println!("{what}, {replies:?}: delivered {recovered_ms} ms after the new master was named; {account:?}");
         account.check(replies);
