@@ -37,12 +37,16 @@ local millis = math.floor(now / 1000)
 -- A value of a wrong type at any key causes an error here: a message that cannot be settled must not be delivered.
 -- Usually none of these keys exists. The other keys are read below.
 local is_paused, has_attempts = false, false
-if redis.call('EXISTS', attempts, errors, dead, remembered, records, paused, groups.groups) > 0 then
+local found, has_groups = existing(groups, { attempts, errors, dead, remembered, records, paused })
+if has_groups then
+  redis.call('HLEN', groups.groups)
+  redis.call('ZCARD', groups.grouped)
+end
+if found > 0 then
   redis.call('ZCARD', dead)
   redis.call('ZCARD', remembered)
   redis.call('HLEN', errors)
   redis.call('HLEN', records)
-  if redis.call('HLEN', groups.groups) > 0 then redis.call('ZCARD', groups.grouped) end
   has_attempts = redis.call('HLEN', attempts) > 0
   is_paused = redis.call('GET', paused) and true or false
 end

@@ -4,7 +4,8 @@
 -- groups   hash: id of a live message, also of a dead one -> its group
 -- grouped  sorted set, all scores 0: "<group> NUL <id>" of each of them
 --
--- While no live message has a group, both are absent: an EXISTS that a script executes anyway counts `groups` too.
+-- While no live message has a group, both are absent, and no command is executed for them: an EXISTS that a script
+-- executes anyway counts `groups` too.
 
 -- The group keys among `keys` from place `first` on.
 local function group_keys(keys, first) return { groups = keys[first], grouped = keys[first + 1] } end

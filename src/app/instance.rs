@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, convert::Infallible, mem, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
-use futures::FutureExt;
+use futures::{FutureExt, future::Either};
 use parking_lot::Mutex;
 use tokio::{
     sync::{mpsc, watch},
@@ -304,13 +304,18 @@ impl Instance {
         let delivering = Arc::new(running.delivering.of_route(name));
         let store = self.queue.store().of_route(name);
         let (queue, scheduler, incidents) = (self.queue.clone(), self.scheduler.clone(), self.incidents.clone());
-        let (shared, replaces, own) = (upkeep.clone(), !former.is_empty(), name.to_owned());
+        let (shared, own) = (upkeep.clone(), name.to_owned());
+        let begin = move || scheduler.route(delivering, setup);
+        // The metrics of a route begin with it, those of a replaced route only after the end of its predecessor.
+        let begun = if former.is_empty() { Either::Left(begin()) } else { Either::Right(begin) };
         let work = move |stop: watch::Receiver<bool>| async move {
-            // The metrics of the route begin here, after those of its predecessor have ended.
-            if replaces {
-                metrics::forget_optional(&own);
-            }
-            let work = scheduler.route(delivering, setup);
+            let work = match begun {
+                Either::Left(work) => work,
+                Either::Right(begin) => {
+                    metrics::forget_optional(&own);
+                    begin()
+                }
+            };
             tokio::join!(work.run(stop.clone()), shared.run(&queue, &store, &incidents, stop));
             drop(user);
         };

@@ -139,7 +139,7 @@ struct Dead {
     /// Route to which each dead letter is forwarded, as a message that is due at once. Unless set: dead letters are not
     /// forwarded.
     forward: Option<Arc<str>>,
-    /// What becomes of a dead letter that was forwarded: `keep` or `purge`.
+    /// End of a dead letter that was forwarded: `keep` it, or `purge` it.
     then: Then,
 }
 
