@@ -305,15 +305,15 @@ impl Instance {
         let store = self.queue.store().of_route(name);
         let (queue, scheduler, incidents) = (self.queue.clone(), self.scheduler.clone(), self.incidents.clone());
         let (shared, own) = (upkeep.clone(), name.to_owned());
-        let begin = move || scheduler.route(delivering, setup);
+        let start = move || scheduler.route(delivering, setup);
         // The metrics of a route begin with it, those of a replaced route only after the end of its predecessor.
-        let begun = if former.is_empty() { Either::Left(begin()) } else { Either::Right(begin) };
+        let begun = if former.is_empty() { Either::Left(start()) } else { Either::Right(start) };
         let work = move |stop: watch::Receiver<bool>| async move {
             let work = match begun {
                 Either::Left(work) => work,
-                Either::Right(begin) => {
+                Either::Right(start) => {
                     metrics::forget_optional(&own);
-                    begin()
+                    start()
                 }
             };
             tokio::join!(work.run(stop.clone()), shared.run(&queue, &store, &incidents, stop));
