@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{client::Client, eventually};
 use crate::support::{
-    RedisServer,
+    RedisServer, kafka,
     punctual::Punctual,
     receiver::{Behaviour, Receiver},
     scale::rounds,
@@ -73,10 +73,16 @@ async fn a_death_arrives_at_the_other_route_and_tells_of_itself() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kills_a_full_route_and_a_pause_lose_no_death() {
+    let Some(brokers) = kafka::shared().await else { return };
     let (count, kills) = rounds((3000, 6), (100_000, 20));
-    let (redis, shop, desk) = (RedisServer::start().await, Receiver::start(), Receiver::start());
+    let (redis, shop, topic) = (RedisServer::start().await, Receiver::start(), kafka::topic_name());
+    kafka::create_topic(&brokers, &topic, 3, &[]).await;
     shop.behave(Behaviour::Status(400));
-    let text = configuration(&redis, &shop, &desk, "purge").replace("messages: 5000", "messages: 1000");
+    let text = configuration(&redis, &shop, &shop, "purge").replace("messages: 5000", "messages: 1000");
+    let http = format!("desk: {{ type: http, url: '{}', timeout: 5s }}", shop.url());
+    assert!(text.contains(&http), "{text}");
+    let text = text.replace(&http, &format!("desk: {{ type: kafka, brokers: ['{brokers}'], topic: {topic} }}"));
+    let arrived = async || usize::try_from(kafka::count(&brokers, &topic).await.unwrap_or(0)).expect("a count");
     let mut instances = [Punctual::start(&text).await, Punctual::start(&text).await];
     let client = Client::of(&instances[1]);
     client.call("POST", "/v1/routes/support/pause", "").await;
@@ -91,8 +97,8 @@ async fn kills_a_full_route_and_a_pause_lose_no_death() {
     .await;
     client.call("POST", "/v1/routes/support/resume", "").await;
     for round in 0..kills {
-        let seen = desk.count();
-        desk.wait_for((seen + count / 10 / kills).min(count), SOON).await;
+        let wanted = (arrived().await + count / 10 / kills).min(count);
+        eventually("further ones arrive", SOON, async || (arrived().await >= wanted).then_some(())).await;
         let victim = &mut instances[round % 2];
         victim.kill().await;
         victim.restart().await;
@@ -104,8 +110,8 @@ async fn kills_a_full_route_and_a_pause_lose_no_death() {
     })
     .await;
     let mut by_message: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for request in desk.requests() {
-        by_message.entry(request.header("punctual-dead-id").to_owned()).or_default().push(request.id().to_owned());
+    for record in kafka::consume(&brokers, &topic).await {
+        by_message.entry(record.header("Punctual-Dead-Id").to_owned()).or_default().push(record.id().to_owned());
     }
     assert_eq!(by_message.len(), count, "each death arrived");
     let doubles = by_message.values().filter(|ids| ids.len() > 1).count();
