@@ -6,7 +6,7 @@
 -- reply  now us, us by which the clock is ahead, next due ms after now or -1, then the numbers (from 1) of the partitions
 --        with messages that are due or in flight, or with dead letters that can be forwarded
 --
--- A dead letter that the other route did not take is tried again at the next stop: it is no stop of its own.
+-- A dead letter that the other route did not take is tried again at the next stop: it is not a stop of its own.
 local now, next_due = clock(), -1
 local reply = { now, tonumber(redis.call('GET', KEYS[1])) or 0, -1 }
 for i = 1, #ARGV do

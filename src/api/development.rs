@@ -251,7 +251,7 @@ impl Development {
         (self.passes)().0
     }
 
-    /// Whether a dead letter can have been on neither route since so many passes had ended.
+    /// Whether a dead letter can have been on neither route since that number of passes had ended.
     fn is_forwarding_since(&self, ended: u64) -> bool {
         (self.passes)().1 != ended
     }
