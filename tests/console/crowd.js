@@ -58,7 +58,7 @@ async function hundredRoutes() {
 
   const calls = await share(page, "#/ahead?within=hour", () => lines(page).nth(99).waitFor());
   const forecasts = calls.filter((path) => path.includes("forecast"));
-  assert.ok(forecasts.length > 1 && forecasts.every((path) => path === "/v1/forecast"), `${forecasts}`);
+  assert.ok(forecasts.length > 0 && forecasts.every((path) => path === "/v1/forecast"), `${forecasts}`);
   assert.equal(await lines(page).filter({ hasText: "invoices" }).count(), 0, "nothing is ahead there");
   // From a bar of all routes to those of its interval, to the messages.
   await page.getByRole("region", { name: "All routes" }).getByRole("link", { name: /^\d\d+ messages, / }).nth(5).press("Enter");

@@ -14,6 +14,8 @@ const TRIES = 3;
 /** Maximum number of instances that are remembered: those that ended are kept for a day. */
 const MOST = 32;
 const DAY = 86_400_000;
+/** Minimum time of a chart, in ms. */
+const HOUR = 3_600_000;
 const [WIDTH, HEIGHT] = [288, 60];
 
 /** Replies by route, then by instance. */
@@ -44,18 +46,17 @@ const plus = (a, b) => a + b;
 /** The sum of the replies; of p99 and pending the largest. */
 function merged(all) {
   const step = all[0].step_seconds * 1000;
-  const start = Math.min(...all.map(({ first }) => instant(first)));
   const end = Math.max(...all.map(({ first, delivered }) => instant(first) + delivered.length * step));
+  const start = Math.min(end - HOUR, ...all.map(({ first }) => instant(first)));
   const [length, long] = [Math.round((end - start) / step), (all[0].route_step_seconds ?? 0) * 1000];
-  const sums = (name, both, empty) => {
-    const values = Array(length).fill(empty);
+  const sums = (name, both) => {
+    const values = Array(length).fill(null);
     for (const reply of all) add(values, start, step, reply.first, reply[name], both);
     return values;
   };
   const sum = {
     start, step, instances: all,
-    delivered: sums("delivered", plus, 0), failed: sums("failed", plus, 0),
-    late: sums("p99_seconds", Math.max, null), pending: sums("pending", Math.max, null),
+    delivered: sums("delivered", plus), failed: sums("failed", plus), late: sums("p99_seconds", Math.max), pending: sums("pending", Math.max),
     sparks: {},
   };
   if (!long) return sum;
@@ -79,12 +80,16 @@ function merged(all) {
 function steps(values, top, width, height, isClosed) {
   const x = (n) => ((n * width) / values.length).toFixed(1);
   const y = (value) => (height - 1 - (value / top) * (height - 3)).toFixed(1);
-  let path = isClosed ? `M0 ${height}` : "", isDown = isClosed;
+  const end = (n) => `H${x(n)}${isClosed ? `V${height}Z` : ""}`;
+  let path = "", last = null;
   values.forEach((value, n) => {
-    if (value !== null) path += `${isDown ? "L" : "M"}${x(n)} ${y(value)}H${x(n + 1)}`;
-    isDown = isClosed || value !== null;
+    if (value === last) return;
+    if (value === null) path += end(n);
+    else if (last === null) path += isClosed ? `M${x(n)} ${height}V${y(value)}` : `M${x(n)} ${y(value)}`;
+    else path += `H${x(n)}V${y(value)}`;
+    last = value;
   });
-  return isClosed ? `${path}V${height}Z` : path;
+  return last === null ? path : path + end(values.length);
 }
 
 /** Whether an instance that replies in turn has not sent its chart lately. */
@@ -150,7 +155,8 @@ function Plots({ hours, pending }) {
 function Table({ hours: { start, step, delivered, failed, late: lateness, pending } }) {
   const rows = new Map();
   delivered.forEach((number, n) => {
-    const at = Math.floor((start + n * step) / 3_600_000) * 3_600_000;
+    if (number === null) return;
+    const at = Math.floor((start + n * step) / HOUR) * HOUR;
     const [all, bad, slow] = rows.get(at) ?? [0, 0, 0];
     rows.set(at, [all + number, bad + failed[n], Math.max(slow, lateness[n] ?? 0), pending[n] ?? rows.get(at)?.[3]]);
   });

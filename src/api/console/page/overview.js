@@ -56,6 +56,7 @@ function One({ overview, name, hours }) {
   return html`
     <p class="path"><a href=${link("")}>Overview</a></p>
     <h1 class="title">${name}</h1>
+    <h2 class="hidden">Now</h2>
     ${route ? html`<${Route} route=${route} overview=${overview} />` : html`<${Empty}>There is no such route, or Redis does not reply.</${Empty}>`}
     <h2>Last 24 hours</h2>
     <${Hours} hours=${hours} pending=${route?.pending} />`;
