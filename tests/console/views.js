@@ -17,6 +17,7 @@ const VIEWS = {
   messages: "#/messages?route=invoices",
   flows: "#/messages?route=hooks&state=flows",
   message: "#/messages/invoices/invoice-1042",
+  waits: "#/messages/hooks/hook-89",
   dead: "#/dead?route=order-timeout",
   schedules: "#/schedules?name=rotate",
   sinks: "#/sinks",
@@ -62,6 +63,7 @@ async function deliver(seconds) {
 }
 
 const READY = {
+  waits: (page) => page.getByText("It is due, and waits for its").waitFor(),
   table: (page) => page.getByRole("table", { name: "Routes" }).getByRole("row", { name: /stock/ }).waitFor(),
   route: (page) => page.getByRole("region", { name: "Last 24 hours" }).getByText("Delivered").first().waitFor(),
   find: (page) => page.getByRole("list", { name: "Found" }).getByRole("listitem").nth(1).waitFor(),

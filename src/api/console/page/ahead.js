@@ -98,7 +98,7 @@ function Line({ route, forecast, within, since, until }) {
   return html`
     <li><a href=${since ? listed(route, within, since, until) : link("ahead", { within, route })}>${route}</a>
       <svg class="curve" viewBox="0 0 ${counts.length} 20" preserveAspectRatio="none" aria-hidden="true"><path class="bar" d=${bars} /></svg>
-      <span><b>${count(total(counts))}</b> within the ${within}</span>
+      <span><b>${count(total(counts))}</b> <span class="unit">within the ${within}</span></span>
       <span class=${overdue ? "warn" : "muted"}>${overdue ? `${count(overdue)} overdue` : "none overdue"}</span>
       <span class="muted">${count(later)} later</span></li>`;
 }
