@@ -38,7 +38,6 @@ impl Step {
     const EMPTY: Step = Step { delivered: 0, failed: 0, p99: f32::NAN, pending: UNKNOWN };
 }
 
-#[derive(Default)]
 struct Series {
     /// The counters at the end of the last step.
     known: Activity,
@@ -95,14 +94,17 @@ impl Steps {
         let skipped = usize::try_from(next - ended - 1).unwrap_or(usize::MAX).min(STEPS);
         for route in activity.keys() {
             if !self.routes.contains_key(*route) {
-                self.routes.insert((*route).to_owned(), Series::default());
+                self.routes.insert((*route).to_owned(), Series::with_capacity(STEPS - 1));
             }
         }
         for (route, series) in &mut self.routes {
             let step = activity.get(route.as_str()).map_or(Step::EMPTY, |now| series.running(now));
-            series.ended.extend(iter::once(step).chain(iter::repeat_n(Step::EMPTY, skipped)));
-            let excess = series.ended.len().saturating_sub(STEPS - 1);
-            series.ended.drain(..excess);
+            for step in iter::once(step).chain(iter::repeat_n(Step::EMPTY, skipped)) {
+                if series.ended.len() == STEPS - 1 {
+                    series.ended.pop_front();
+                }
+                series.ended.push_back(step);
+            }
             if let Some(now) = activity.get(route.as_str()) {
                 series.known.clone_from(now);
             }
@@ -133,7 +135,7 @@ impl Steps {
             p99: vec![None; count],
             pending: vec![None; count],
         };
-        let empty = Series::default();
+        let empty = Series::with_capacity(0);
         for (route, now) in routes {
             let series = self.routes.get(route).unwrap_or(&empty);
             let steps = series.ended.iter().copied().chain(iter::once(series.running(now)));
@@ -177,9 +179,14 @@ impl Chart {
 }
 
 impl Series {
+    fn with_capacity(steps: usize) -> Self {
+        Self { known: Activity::default(), ended: VecDeque::with_capacity(steps) }
+    }
+
     /// The numbers since the end of the last step.
     fn running(&self, now: &Activity) -> Step {
-        let since = |now: u64, known: u64| now.saturating_sub(known);
+        // The counters of a sink that was replaced are gone: a smaller sum began again.
+        let since = |now: u64, known: u64| now.checked_sub(known).unwrap_or(now);
         let known = self.known.lateness.iter().copied().chain(iter::repeat(0));
         let late: Vec<u64> = now.lateness.iter().zip(known).map(|(now, known)| since(*now, known)).collect();
         let count = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
@@ -238,6 +245,8 @@ mod tests {
         assert_eq!(chart.p99[0], Some(0.001));
         assert_eq!(chart.p99[1], Some(0.995));
         assert_eq!(steps.chart([("unknown", &Activity::default())]).delivered, [0, 0]);
+        // Its sink was replaced.
+        assert_eq!(steps.chart([("a", &activity(4, 1, (0, 4)))]).delivered, [100, 4]);
     }
 
     #[test]
@@ -249,7 +258,8 @@ mod tests {
         let chart = steps.chart([("a", &activity(400, 0, (0, 400)))]);
         assert_eq!((chart.first, chart.delivered.len()), (at(5400 - 287), STEPS));
         assert_eq!(chart.delivered.iter().sum::<u64>(), 287, "the running step has none");
-        assert_eq!((size_of::<Step>(), steps.routes["a"].ended.len()), (16, STEPS - 1));
+        let ended = &steps.routes["a"].ended;
+        assert_eq!((size_of::<Step>(), ended.len(), ended.capacity()), (16, STEPS - 1, STEPS - 1));
         let (first, delivered, failed) = chart.short().expect("deliveries");
         assert_eq!((first, delivered.len()), (at((5400 - 287) / 6 * 6), 49));
         assert_eq!((delivered.iter().sum::<u64>(), failed), (287, vec![0; 49]));
