@@ -9,12 +9,14 @@ local pending = KEYS[1]
 local length, count = tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local now = tonumber(ARGV[1]) or math.floor(clock() / 1000)
+local parked = redis.call('ZCOUNT', pending, whole(PARKED), '+inf')
+local all = redis.call('ZCARD', pending) - parked
 local below = redis.call('ZCOUNT', pending, '-inf', whole(now))
-local reply = { now, below, 0 }
+local reply = { now, below + parked, 0 }
 for i = 1, count do
-  local up_to = redis.call('ZCOUNT', pending, '-inf', whole(now + i * length))
+  -- After the last message nothing is left to count: an idle route takes three commands.
+  local up_to = below < all and redis.call('ZCOUNT', pending, '-inf', whole(now + i * length)) or below
   reply[#reply + 1], below = up_to - below, up_to
 end
-local parked = redis.call('ZCOUNT', pending, whole(PARKED), '+inf')
-reply[2], reply[3] = reply[2] + parked, redis.call('ZCARD', pending) - below - parked
+reply[3] = all - below
 return reply

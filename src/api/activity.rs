@@ -10,14 +10,14 @@ use super::auth::Grant;
 use crate::metrics::{BUCKETS, DELIVERED, FAILURES, LATENESS};
 
 /// Since the start of this instance.
-#[derive(Debug, Default, PartialEq, Eq, Serialize)]
-struct Activity {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Activity {
     /// Messages that the sink confirmed.
-    delivered: u64,
+    pub delivered: u64,
     /// Attempts that were not confirmed.
-    failed: u64,
+    pub failed: u64,
     /// Deliveries with a lateness up to each bound, then all deliveries: cumulative, as in `/metrics`.
-    lateness: Vec<u64>,
+    pub lateness: Vec<u64>,
 }
 
 /// The activity of the routes that the token covers. `page`: the recorder's page of metrics.
@@ -32,7 +32,8 @@ pub fn total(page: &str) -> (u64, u64) {
     by_route(page).values().fold((0, 0), |sum, route| (sum.0 + route.delivered, sum.1 + route.failed))
 }
 
-fn by_route(page: &str) -> BTreeMap<&str, Activity> {
+/// `page`: the recorder's page of metrics.
+pub fn by_route(page: &str) -> BTreeMap<&str, Activity> {
     let mut routes: BTreeMap<&str, Activity> = BTreeMap::new();
     for (name, labels, value) in page.lines().filter_map(series) {
         let is_bucket = name.strip_suffix("_bucket") == Some(LATENESS);

@@ -11,6 +11,7 @@ mod audit;
 mod auth;
 mod body;
 mod bulk;
+mod charts;
 mod connections;
 mod console;
 mod deadline;
@@ -51,6 +52,7 @@ mod shown_end;
 mod spare;
 mod state;
 mod statuses;
+mod steps;
 mod strict;
 mod trace;
 
@@ -68,6 +70,7 @@ pub const MAX_MEMORY: u64 = (body::BODY_MEMORY_KIB as u64 + readers::MEMORY_KIB)
 
 use self::auth::{Access, Authority};
 pub use self::{
+    charts::keep as keep_charts,
     connections::ConnectionLimits,
     development::Development,
     ids::{NewId, ulids},
@@ -171,7 +174,10 @@ fn endpoints() -> Vec<Endpoint> {
         call(Method::POST, "/v1/routes/{route}/dead/forward", admin, bulk::act_on_dead(DeadAction::Forward)),
         call(Method::POST, "/v1/routes/{route}/dead/purge", admin, bulk::act_on_dead(DeadAction::Purge)),
         with(Method::GET, "/v1/routes/{route}/dead/summary", read, filter::FILTER_QUERY, get(bulk::summary)),
-        with(Method::GET, "/v1/routes/{route}/forecast", read, &["horizon", "buckets"], get(forecast::forecast)),
+        with(Method::GET, "/v1/routes/{route}/forecast", read, forecast::QUERY, get(forecast::forecast)),
+        with(Method::GET, "/v1/forecast", read, forecast::QUERY, get(forecast::of_all)),
+        call(Method::GET, "/v1/routes/{route}/chart", read, get(charts::of_route)),
+        call(Method::GET, "/v1/charts", read, get(charts::all)),
         call(Method::POST, "/v1/routes/{route}/pause", admin, post(routes::pause)),
         call(Method::POST, "/v1/routes/{route}/resume", admin, post(routes::resume)),
         call(Method::POST, "/v1/routes/{route}/repartition", admin, post(routes::repartition)),

@@ -33,7 +33,7 @@ pub async fn overview(State(api): State<Arc<Api>>, Extension(grant): Extension<A
         "sources": sources,
         "redis": { "up": up, "error": error },
         "instance": {
-            "host": rustix::system::uname().nodename().to_string_lossy(),
+            "host": host(),
             "process": process::id(),
             "version": env!("CARGO_PKG_VERSION"),
             "ready": ready.is_ok(),
@@ -42,6 +42,11 @@ pub async fn overview(State(api): State<Arc<Api>>, Extension(grant): Extension<A
         "activity": activity::shown(&api.metrics.recorded(), &grant),
         "token": grant.shown(),
     }))
+}
+
+/// The host of this instance, as the overview shows it.
+pub fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 pub async fn metrics(State(api): State<Arc<Api>>) -> impl IntoResponse {

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use axum::extract::FromRef;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{
@@ -17,10 +18,12 @@ use super::{
     reloads::Reloads,
     replaced::Replacements,
     statuses::Statuses,
+    steps::Steps,
 };
 use crate::{
     config::{AuthConfig, Listen, ServerConfig},
     queue::Queue,
+    time::wall_millis,
 };
 
 /// The queue, the bounds on calls, and other data that calls show.
@@ -41,6 +44,8 @@ pub struct Api {
     /// `None`: the instance cannot read its configuration again.
     pub reloads: Option<Reloads>,
     pub started: Instant,
+    /// The numbers of the charts.
+    pub steps: Mutex<Steps>,
 }
 
 impl Api {
@@ -69,6 +74,7 @@ impl Api {
             new_id,
             reloads: None,
             started: Instant::now(),
+            steps: Mutex::new(Steps::new(wall_millis().get())),
         }
     }
 

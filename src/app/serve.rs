@@ -141,6 +141,7 @@ async fn run(config: Config, load: Load, inbox: Option<Arc<Inbox>>) -> Result<()
     let waiting = &waiting;
     let reports = incidents.report(|subject| async move { waiting.count(&subject).await });
     let queue = instance.queue.clone();
+    let charts = api.clone();
     let reloader = Reloader { load, instance: instance.clone(), api, certificate, removed: Vec::new() };
     let ended = match started {
         Ok(false) => Ok(()),
@@ -149,6 +150,7 @@ async fn run(config: Config, load: Load, inbox: Option<Arc<Inbox>>) -> Result<()
             () = stop.asked() => Ok(()),
             () = reports => Ok(()),
             () = backend.follow() => Ok(()),
+            never = api::keep_charts(&charts) => match never {},
             () = reloader.run(&mut requests, &mut hangups) => Ok(()),
             refused = keeper::keep(queue, generations, subscriptions, prepared, incidents.clone()) => Err(refused.to_string()),
             // If one of them ended alone, nothing would be delivered or served while /livez replies 200.

@@ -24,6 +24,7 @@ use crate::{
 };
 use arc_swap::ArcSwap;
 use futures::future::try_join_all;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// Partitions that one listing reads at once: that many replies are in memory.
@@ -58,6 +59,8 @@ pub struct ShownRoute {
 
 pub(super) struct QueueRoute {
     shown: ShownRoute,
+    /// The latest number of pending messages that was read.
+    pending: Mutex<Option<(Instant, u64)>>,
     /// In bytes.
     pub(super) max_payload: usize,
     pub(super) partitions: Vec<(Partition, Coalescer)>,
@@ -243,6 +246,7 @@ impl Queue {
         parts.extend(own);
         let window = |now| self.window(route, now);
         let summed = summed(route, found.shown.sink.clone(), &parts, found.shown.lease, window);
+        *found.pending.lock() = Some((Instant::now(), summed.pending));
         let flows = self.flow_limits(route).ok().map(|_| parts.iter().map(|part| (part.parked, part.waiting_flows)));
         let (parked, keys) = flows.map(|of| of.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))).unzip();
         Ok(RouteStats {
@@ -254,6 +258,20 @@ impl Queue {
             history: self.store().keeps_history(route).then_some(true),
             ..summed
         })
+    }
+
+    /// The number of pending messages: the latest that `stats` read, unless that is older than `max_age`. Otherwise Redis
+    /// counts them, which takes five commands for a partition.
+    pub async fn pending(&self, route: &str, max_age: Duration) -> Result<u64, QueueError> {
+        let known = *self.route(route)?.pending.lock();
+        match known.filter(|(at, _)| at.elapsed() <= max_age) {
+            Some((_, pending)) => Ok(pending),
+            None => {
+                let Forecast { overdue, later, counts, .. } =
+                    self.forecast(route, None, Duration::from_secs(1), 1).await?;
+                Ok(overdue + later + counts.iter().sum::<u64>())
+            }
+        }
     }
 
     /// Redrives, purges or counts dead messages, starting at `cursor`. `bulk` is correct after an error, too, except
@@ -326,18 +344,22 @@ impl Queue {
         Ok(summary)
     }
 
-    /// Pending messages by due time: `count` intervals (1 to 1000) of `length`, starting now.
-    pub async fn forecast(&self, route: &str, length: Duration, count: usize) -> Result<Forecast, QueueError> {
+    /// Pending messages by due time: `count` intervals (1 to 1000) of `length`, starting at `now`, or at the present time.
+    pub async fn forecast(
+        &self,
+        route: &str,
+        now: Option<UnixMillis>,
+        length: Duration,
+        count: usize,
+    ) -> Result<Forecast, QueueError> {
         let store = self.store();
         let partitions = &self.route(route)?.partitions;
         let millis = u64::try_from(length.as_millis()).unwrap_or(MAX_DELAY_MILLIS);
-        let first = store.forecast(&partitions[0].0, None, millis, count).await?;
+        let first = store.forecast(&partitions[0].0, now, millis, count).await?;
         let now = Some(first.now);
         let others = partitions[1..].iter().map(|(partition, _)| store.forecast(partition, now, millis, count));
-        Ok(try_join_all(others).await?.into_iter().fold(first, |mut sum, part| {
-            sum.overdue += part.overdue;
-            sum.later += part.later;
-            sum.counts.iter_mut().zip(part.counts).for_each(|(sum, count)| *sum += count);
+        Ok(try_join_all(others).await?.iter().fold(first, |mut sum, part| {
+            sum.add(part);
             sum
         }))
     }
@@ -464,7 +486,15 @@ impl Tables {
             };
             let partitions = Partition::all(&name, settings.partitions).map(coalesced).collect();
             let shown = shown.get(&name).cloned().unwrap_or_default();
-            (name, Arc::new(QueueRoute { shown, max_payload: settings.max_payload, partitions }))
+            (
+                name,
+                Arc::new(QueueRoute {
+                    shown,
+                    pending: Mutex::default(),
+                    max_payload: settings.max_payload,
+                    partitions,
+                }),
+            )
         };
         let routes = store.routes().map(route).collect();
         Self { store, routes }

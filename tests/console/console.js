@@ -2,6 +2,7 @@
 
 const assert = require("node:assert/strict");
 const readline = require("node:readline");
+const axe = require("axe-core");
 const { chromium } = require("playwright-core");
 
 const BASE = process.env.PUNCTUAL;
@@ -100,7 +101,8 @@ const shows = (page, text, options = {}) => page.locator("body").getByText(text,
 
 /**
  * Begins to record the tasks of the page; the function that it gives ends that, and gives the longest one: CPU time and
- * elapsed time, in ms. On a busy machine the latter is that of others, too.
+ * elapsed time, in ms. On a busy machine the latter is that of others, too. `total`: CPU time of all
+ * of them.
  */
 async function tasks(page) {
   const session = await page.context().newCDPSession(page);
@@ -119,8 +121,24 @@ async function tasks(page) {
     const times = all.map(({ ts }) => ts / 1000);
     assert.ok(Math.max(...times) - Math.min(...times) > 0.8 * duration, "all the while tasks were recorded");
     const longest = (name) => Math.round(Math.max(...all.map((event) => event[name])) / 1000);
-    return { cpu: longest("tdur"), elapsed: longest("dur") };
+    const total = all.reduce((sum, { tdur }) => sum + tdur, 0) / 1000;
+    return { cpu: longest("tdur"), elapsed: longest("dur"), total, share: total / duration };
   };
+}
+
+/** Nothing that axe-core finds, and no sideways scrolling. */
+async function sound(page, name) {
+  // The page's policy lets no script in but its own: the debugger may.
+  await page.evaluate(`${axe.source}; undefined`);
+  const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ["violations"] }));
+  const texts = violations.map(({ id, nodes }) => `${name}: ${id}: ${nodes.map((node) => `${node.html} ${node.failureSummary}`).join("; ")}`);
+  assert.deepEqual(texts, []);
+  await fits(page, name);
+}
+
+async function fits(page, name) {
+  const beyond = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+  assert.ok(beyond <= 0, `${name} is ${beyond} px too wide`);
 }
 
 /** The dialog that is open. */
@@ -141,4 +159,4 @@ function run(script) {
   });
 }
 
-module.exports = { BASE, TOKENS, api, assert, dialog, eventually, expired, open, opened, run, schedule, shows, signIn, stage, tasks, view };
+module.exports = { BASE, TOKENS, api, assert, dialog, eventually, expired, fits, open, opened, run, schedule, shows, signIn, sound, stage, tasks, view };

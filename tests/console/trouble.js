@@ -12,9 +12,9 @@ async function tokens() {
   await page.getByRole("button", { name: "Sign in" }).click();
   await shows(page, "The token is not valid, or not any more.");
   await signIn(page, "producer");
-  await shows(page, "403 forbidden");
-  await shows(page, "the token lacks the right `read`");
-  await page.getByRole("button", { name: "Sign out" }).click();
+  await shows(page, "Refused: the token lacks the right `read`.");
+  assert.equal(await page.getByRole("button", { name: "Sign out" }).count(), 0, "it is refused");
+  assert.equal(await page.evaluate(() => sessionStorage.length), 0);
   await signIn(page, "shop");
   await pending(page, 3).waitFor();
   assert.equal(await page.getByRole("article", { name: "Route stock" }).count(), 0, "a route of others");
@@ -105,6 +105,9 @@ async function severalInstances() {
   const shown = async () => (await page.locator("footer").innerText()).match(/process (\d+)/)[1];
   const first = await shown();
   await eventually("the other instance", async () => await shown() !== first);
+  // The charts are the sum of both.
+  const hours = page.getByRole("region", { name: "Last 24 hours" });
+  await eventually("both are added up", async () => (await hours.innerText()).match(/process \d+/g)?.length === 2);
   await page.context().close();
 }
 

@@ -59,6 +59,15 @@ pub struct PartitionForecast {
     pub counts: Vec<u64>,
 }
 
+impl PartitionForecast {
+    /// Adds the numbers of another forecast with the same intervals.
+    pub fn add(&mut self, other: &Self) {
+        self.overdue += other.overdue;
+        self.later += other.later;
+        self.counts.iter_mut().zip(&other.counts).for_each(|(sum, count)| *sum += count);
+    }
+}
+
 /// A message with its place in a listing.
 pub struct Listed {
     pub score: u64,

@@ -362,6 +362,35 @@ async fn a_forecast_counts_what_comes_due_in_each_interval() {
 }
 
 #[tokio::test]
+async fn a_forecast_of_all_routes_adds_them_up_and_names_those_with_messages() {
+    let routes = vec![("a", 3), ("b", 1), ("empty", 1), ("wrong", 1)];
+    let server = ApiServer::start_with(Setup { routes, ..Setup::default() }).await;
+    for (route, delays) in [("a", &["0", "30s", "90s"][..]), ("b", &["30s", "2h"])] {
+        let messages: Vec<_> = delays.iter().map(|delay| json!({"payload": 1, "delay": delay})).collect();
+        server.call("POST", &format!("/v1/routes/{route}/messages"), &json!(messages).to_string()).await;
+    }
+    let forecast = async || server.call("GET", "/v1/forecast?horizon=2m&buckets=2", "").await.json;
+    let all = forecast().await;
+    assert_eq!(
+        (&all["bucket_ms"], &all["overdue"], &all["counts"], &all["later"], &all["failed"]),
+        (&json!(60_000), &json!(1), &json!([2, 1]), &json!(1), &json!([]))
+    );
+    assert_eq!(
+        all["routes"],
+        json!({"a": {"overdue": 1, "counts": [1, 1], "later": 0}, "b": {"overdue": 0, "counts": [1, 0], "later": 1}})
+    );
+    // A route that cannot be read does not hide the others.
+    let mut connection = server.redis.connection().await;
+    let key = "{punctual:wrong:0/1}:pending";
+    let _: () = redis::cmd("SET").arg(key).arg("external").query_async(&mut connection).await.expect("written");
+    let all = forecast().await;
+    assert_eq!((&all["counts"], &all["failed"][0]["route"]), (&json!([2, 1]), &json!("wrong")), "{all}");
+    for wrong in ["buckets=0", "buckets=101", "horizon=soon"] {
+        server.call("GET", &format!("/v1/forecast?{wrong}"), "").await.problem(400);
+    }
+}
+
+#[tokio::test]
 async fn the_overview_has_everything_and_answers_while_redis_is_down() {
     let mut server = ApiServer::start().await;
     server.schedule("a", r#"{"payload":1,"delay":"1h"}"#).await;

@@ -20,7 +20,7 @@ use crate::{
 
 /// Every call of the API but the probes, with route `a` and message `x` for `{route}` and `{id}`: method, path, the right
 /// that it needs.
-const CALLS: [(&str, &str, Option<Right>); 44] = [
+const CALLS: [(&str, &str, Option<Right>); 47] = [
     ("GET", "/v1/routes/a/groups/g", Some(Right::Read)),
     ("DELETE", "/v1/routes/a/groups/g", Some(Right::Schedule)),
     ("PATCH", "/v1/routes/a/groups/g", Some(Right::Schedule)),
@@ -41,6 +41,9 @@ const CALLS: [(&str, &str, Option<Right>); 44] = [
     ("POST", "/v1/routes/a/messages/x/deliver", Some(Right::Schedule)),
     ("GET", "/v1/routes/a/dead/summary", Some(Right::Read)),
     ("GET", "/v1/routes/a/forecast", Some(Right::Read)),
+    ("GET", "/v1/forecast", Some(Right::Read)),
+    ("GET", "/v1/routes/a/chart", Some(Right::Read)),
+    ("GET", "/v1/charts", Some(Right::Read)),
     ("POST", "/v1/reload", Some(Right::Admin)),
     ("GET", "/v1/overview", Some(Right::Read)),
     ("GET", "/v1/sinks", Some(Right::Read)),

@@ -39,6 +39,51 @@ async fn the_overview_has_the_work_of_the_instance_and_who_it_is() {
     assert_eq!((lateness.len(), lateness.last()), (bounds.len() + 1, Some(&json!(2))));
     assert!(lateness.is_sorted_by_key(Value::as_u64), "cumulative: {lateness:?}");
     assert_eq!(activity["routes"]["b"]["delivered"], 0);
+
+    // The same in the charts, as the sum and by route.
+    let charts = client.call("GET", "/v1/charts", "").await.json;
+    let sum = |chart: &Value, name: &str| {
+        chart[name].as_array().expect("a list").iter().filter_map(Value::as_u64).sum::<u64>()
+    };
+    assert_eq!(charts["instance"]["process"], before["instance"]["process"]);
+    assert_eq!((sum(&charts, "delivered"), sum(&charts, "failed")), (2, 0), "{charts}");
+    let late = charts["p99_seconds"].as_array().expect("a list");
+    assert!(late.iter().any(Value::is_number), "{charts}");
+    let routes = charts["routes"].as_object().expect("an object");
+    assert_eq!(routes.keys().collect::<Vec<_>>(), ["a"], "only those with deliveries");
+    assert_eq!(sum(&charts["routes"]["a"], "delivered"), 2);
+    let chart = async |route: &str| client.call("GET", &format!("/v1/routes/{route}/chart"), "").await.json;
+    assert_eq!(sum(&chart("a").await, "delivered"), 2);
+    assert_eq!(sum(&chart("b").await, "delivered"), 0);
+}
+
+/// The development clock passes the steps that a test cannot wait for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chart_has_a_step_for_every_five_minutes_of_the_last_day() {
+    let punctual =
+        Punctual::start_dev("sinks: { jobs: { type: redis_list, key: jobs } }\nroutes: { a: { sink: jobs } }\n", &[])
+            .await;
+    let client = Client::of(&punctual);
+    for delay in ["1h", "1h", "3h", "9h"] {
+        client.schedule("a", &format!(r#"{{"delay":"{delay}","payload":1}}"#)).await;
+    }
+    let at_steps = async || {
+        let chart = client.call("GET", "/v1/routes/a/chart", "").await.json;
+        assert_eq!(chart["step_seconds"], 300);
+        let delivered: Vec<u64> = serde_json::from_value(chart["delivered"].clone()).expect("numbers");
+        let steps: Vec<_> =
+            delivered.iter().enumerate().filter(|(_, count)| **count > 0).map(|(n, count)| (n, *count)).collect();
+        (delivered.len(), steps)
+    };
+    client.call("POST", "/v1/clock/advance", r#"{"by":"4h"}"#).await;
+    let (length, steps) = at_steps().await;
+    assert!((49..=50).contains(&length), "{length}");
+    let [(first, 2), (second, 1)] = steps[..] else { panic!("{steps:?}") };
+    assert!((12..=13).contains(&first) && second == first + 24, "{steps:?}");
+    // A day after the start its first hours are gone.
+    client.call("POST", "/v1/clock/advance", r#"{"by":"23h"}"#).await;
+    let (length, steps) = at_steps().await;
+    assert_eq!((length, steps.len()), (288, 1), "{steps:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -54,6 +99,11 @@ async fn a_token_for_some_routes_sees_the_work_of_these_alone() {
     assert_eq!(overview["token"], json!({ "name": "shop", "rights": ["read"], "routes": ["b"] }));
     let routes = overview["activity"]["routes"].as_object().expect("an object");
     assert_eq!(routes.keys().collect::<Vec<_>>(), ["b"]);
+    let of_all =
+        async |path: &str| answer(http::client().get(punctual.url(path)).bearer_auth("secret-0123456789")).await;
+    assert_eq!(of_all("/v1/charts").await.status, 200);
+    assert_eq!(of_all("/v1/forecast").await.json["failed"], json!([]));
+    of_all("/v1/routes/a/chart").await.problem(403);
 }
 
 #[tokio::test(flavor = "multi_thread")]

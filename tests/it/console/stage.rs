@@ -37,8 +37,13 @@ pub struct Stage {
 
 impl Stage {
     pub async fn start() -> Self {
+        Self::start_with(0).await
+    }
+
+    /// With `more` routes to lists, `queue-00` and so on.
+    pub async fn start_with(more: usize) -> Self {
         let (redis, receiver, closed) = (RedisServer::start().await, Receiver::start(), Port::reserve());
-        let punctual = Punctual::start(&configuration(&redis, &receiver, &closed, FIRST)).await;
+        let punctual = Punctual::start(&(configuration(&redis, &receiver, &closed, FIRST) + &queues(more))).await;
         Self { redis, receiver, closed, punctual, second: None }
     }
 
@@ -117,6 +122,11 @@ impl Stage {
         }
         "done".to_owned()
     }
+}
+
+/// Routes at the end of a configuration.
+fn queues(number: usize) -> String {
+    (0..number).map(|n| format!("  queue-{n:02}: {{ sink: jobs }}\n")).collect()
 }
 
 /// `operator`: the name of the token of all rights, and a part of it.

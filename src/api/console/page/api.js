@@ -42,7 +42,8 @@ function exact(_, value, context) {
   return isLarge && /^-?\d+$/.test(context?.source ?? "") ? BigInt(context.source) : value;
 }
 
-export const parse = (text) => JSON.parse(text, exact);
+/** The slow way only with digits that a double may not hold. */
+export const parse = (text) => (/\d{16}/.test(text) ? JSON.parse(text, exact) : JSON.parse(text));
 
 /** `query`: values that are null, undefined or empty are left out. The result is null for an empty reply. */
 export async function call(method, path, { query = {}, body, signal } = {}) {
@@ -75,7 +76,11 @@ export async function call(method, path, { query = {}, body, signal } = {}) {
   } catch {
     // The reply is a page of a proxy.
   }
-  if (response.status === 401 && secret === token.get()) announce("unauthorized", { had: !!secret });
+  if (secret === token.get()) {
+    if (response.status === 401) announce("unauthorized", { why: secret ? "The token is not valid, or not any more." : "" });
+    // Without the right to read no view has anything.
+    if (response.status === 403 && path === "overview" && secret) announce("unauthorized", { why: `Refused: ${problem.detail ?? "HTTP 403"}.` });
+  }
   throw new Problem(response.status, problem.title ?? `HTTP ${response.status}`, problem.detail ?? "no detail was given");
 }
 
@@ -92,9 +97,9 @@ export const ofMessage = (route, id, rest = "") => ofRoute(route, `/messages/${p
 
 /**
  * Calls `load(signal)` repeatedly while the page is visible, and at once after a change. When one of `keys` changes,
- * the loaded data is dropped. `problem` is that of the latest call; `data` stays.
+ * the loaded data is dropped. `least()`: the pause, in ms. `problem` is that of the latest call; `data` stays.
  */
-export function usePoll(load, keys, least = PAUSE) {
+export function usePoll(load, keys, least = () => PAUSE) {
   const key = JSON.stringify(keys);
   const [state, setState] = useState({});
   useEffect(() => {
@@ -119,7 +124,7 @@ export function usePoll(load, keys, least = PAUSE) {
       }
       isLoading = false;
       if (signal.aborted) return;
-      const pause = isWanted ? 0 : Math.max(least, REST * (performance.now() - begun));
+      const pause = isWanted ? 0 : Math.max(least(), REST * (performance.now() - begun));
       isWanted = false;
       timer = setTimeout(round, pause);
     };

@@ -4,11 +4,12 @@ import { events, get, now, token, usePoll } from "./api.js";
 import { Ahead } from "./ahead.js";
 import { Dead } from "./dead.js";
 import { Dialogs } from "./dialog.js";
+import { Find } from "./find.js";
 import { Flows } from "./flows.js";
 import { duration, Time } from "./format.js";
 import { remember, seen } from "./history.js";
 import { Message } from "./message.js";
-import { Messages } from "./messages.js";
+import { Field, Messages } from "./messages.js";
 import { Overview } from "./overview.js";
 import { Lamp, link, Loading, Text, Trouble } from "./parts.js";
 import { html, render, useEffect, useRef, useState } from "./preact.js";
@@ -37,9 +38,13 @@ function address() {
 function useAddress() {
   const [current, setCurrent] = useState(address);
   useEffect(() => {
+    let shown = address().path.join("/");
     const change = () => {
-      setCurrent(address());
-      scrollTo(0, 0);
+      const next = address();
+      setCurrent(next);
+      // A filter that is typed changes the query alone.
+      if (next.path.join("/") !== shown || next.query.route) scrollTo(0, 0);
+      shown = next.path.join("/");
     };
     addEventListener("hashchange", change);
     return () => removeEventListener("hashchange", change);
@@ -50,15 +55,21 @@ function useAddress() {
 function App() {
   const [why, setWhy] = useState(asksForToken && !token.get() ? "" : null);
   useEffect(() => {
-    const refused = ({ detail: { had } }) => {
+    const refused = ({ detail: { why } }) => {
       token.forget();
-      setWhy(had ? "The token is not valid, or not any more." : "");
+      setWhy(why);
     };
     events.addEventListener("unauthorized", refused);
     return () => events.removeEventListener("unauthorized", refused);
   }, []);
-  const enter = (text) => {
+  /** A token that cannot read is refused. Without a reply the page shows that itself. */
+  const enter = async (text) => {
     token.set(text);
+    try {
+      await get("overview");
+    } catch ({ status }) {
+      if (status === 401 || status === 403) return;
+    }
     setWhy(null);
   };
   const leave = () => {
@@ -69,10 +80,13 @@ function App() {
 }
 
 function SignIn({ why, enter }) {
+  const [isBusy, setBusy] = useState(false);
   const submit = (event) => {
     event.preventDefault();
     const text = new FormData(event.target).get("token").trim();
-    if (text) enter(text);
+    if (!text) return;
+    setBusy(true);
+    enter(text).finally(() => setBusy(false));
   };
   return html`
     <main class="sign-in">
@@ -80,7 +94,7 @@ function SignIn({ why, enter }) {
       ${why && html`<p class="trouble" role="alert">${why}</p>`}
       <form onSubmit=${submit}>
         <label class="field wide">Token<input name="token" type="password" autocomplete="off" required autofocus /></label>
-        <button class="primary">Sign in</button>
+        <button class="primary" disabled=${isBusy}>Sign in</button>
       </form>
       <p class="muted">A token of <code>server.auth.tokens</code> with the right <code>read</code>. It is kept until this tab is closed.</p>
     </main>`;
@@ -98,16 +112,18 @@ function Frame({ leave }) {
   if (overview?.routes) last.current = { routes: overview.routes, at };
   const shown = overview && { ...overview, routes: overview.routes ?? last.current?.routes ?? null };
   const view = VIEWS.find(([name]) => name === path[0]) ?? VIEWS[0];
+  const isFind = path[0] === "find";
   const isMessage = path[0] === "messages" && path.length === 3;
   useEffect(() => {
-    document.title = `${isMessage ? path[2] : view.slice(1).join("")} · punctual`;
-  }, [path.join("/")]);
+    document.title = `${isMessage ? path[2] : query.route && view === VIEWS[0] ? query.route : view.slice(1).join("")} · punctual`;
+  }, [path.join("/"), query.route]);
   return html`
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.querySelector("main").focus(); }}>Skip to the content</a>
     <header class="top">
       <a class="brand" href="#/"><img src="./icon.svg" alt="" width="22" height="22" />punctual</a>
       <nav aria-label="Views">${VIEWS.map(([name, title, more]) => html`
-        <a key=${name} href=${link(name)} aria-current=${name === view[0] ? "page" : undefined}>${title}<span>${more}</span></a>`)}</nav>
+        <a key=${name} href=${link(name)} aria-current=${name === view[0] && !isFind ? "page" : undefined}>${title}<span>${more}</span></a>`)}</nav>
+      <${Field} name="find" label="Find an id" most="128" onEnter=${(id) => id && (location.hash = link("find", { id }))} />
       ${leave && html`<button class="small" onClick=${leave}>Sign out</button>`}
     </header>
     <${Banners} overview=${overview} problem=${problem} at=${at} last=${last.current} />
@@ -115,13 +131,14 @@ function Frame({ leave }) {
       ${!shown && !problem && html`<${Loading} />`}
       ${shown && (isMessage
         ? html`<${Message} overview=${shown} route=${path[1]} id=${path[2]} />`
-        : view[0] === "ahead" ? html`<${Ahead} overview=${shown} query=${query} />`
+        : isFind ? html`<${Find} key=${query.id} query=${query} />`
+        : view[0] === "ahead" ? html`<${Ahead} query=${query} />`
         : view[0] === "messages" && query.state === "flows" ? html`<${Flows} overview=${shown} query=${query} />`
         : view[0] === "messages" ? html`<${Messages} overview=${shown} query=${query} />`
         : view[0] === "dead" ? html`<${Dead} overview=${shown} query=${query} />`
         : view[0] === "schedules" ? html`<${Schedules} overview=${shown} query=${query} />`
         : view[0] === "sinks" ? html`<${Sinks} overview=${shown} />`
-        : html`<${Overview} overview=${shown} />`)}
+        : html`<${Overview} key=${query.route} overview=${shown} query=${query} />`)}
     </main>
     ${overview && html`<${Foot} overview=${overview} problem=${problem} />`}
     <${Dialogs} />`;

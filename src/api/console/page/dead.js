@@ -1,13 +1,13 @@
 // The view of dead letters: grouped by reason and error, and what to do with them.
 
 import { purge, redrive, rights, untilLoaded } from "./actions.js";
-import { get, ofRoute, usePoll } from "./api.js";
-import { count, plural, Time } from "./format.js";
+import { get, now, ofRoute, usePoll } from "./api.js";
+import { count, instant, plural, Time } from "./format.js";
 import { Filter, PAGE, Pages, Table } from "./messages.js";
 import { Empty, link, Loading, RoutePicker, Text, Trouble, usable } from "./parts.js";
 import { html, useEffect, useMemo, useState } from "./preact.js";
 
-/** Maximum number of selected dead letters that are grouped by error. */
+/** Number of the newest, and of the oldest, dead letters that are grouped by error. */
 const GROUPED = 1000;
 /** Interval of that grouping, in ms. */
 const GROUPED_EVERY = 10_000;
@@ -84,25 +84,34 @@ function Groups({ summary, route, reason, contains }) {
     </section>`;
 }
 
-/** The kinds of errors of the first listed dead letters. */
+/** The kinds of errors of the newest and of the oldest dead letters. Those of today come first. */
 function Errors({ route, reason, contains, total }) {
   const { data } = usePoll(
-    (signal) => get(ofRoute(route, "/messages"), { state: "dead", reason, limit: GROUPED, payload: false }, signal),
+    async (signal) => {
+      const list = (order) => get(ofRoute(route, "/messages"), { state: "dead", reason, order, limit: GROUPED, payload: false }, signal);
+      const newest = await list("desc");
+      const oldest = newest.cursor ? (await list("asc")).messages : [];
+      // Below twice the number both lists have some.
+      return { letters: [...new Map([...newest.messages, ...oldest].map((one) => [one.id, one])).values()], isPart: oldest.length === GROUPED };
+    },
     [route, reason],
-    GROUPED_EVERY,
+    () => GROUPED_EVERY,
   );
   const kinds = useMemo(() => {
-    const counts = new Map();
-    for (const { last_error: error } of data?.messages ?? []) {
-      if (error) counts.set(kind(error), (counts.get(kind(error)) ?? 0) + 1);
+    const kinds = new Map();
+    for (const { last_error: error, died_at: at } of data?.letters ?? []) {
+      if (!error) continue;
+      const known = kinds.get(kind(error)) ?? { number: 0, latest: 0 };
+      kinds.set(kind(error), { number: known.number + 1, latest: Math.max(known.latest, instant(at)) });
     }
-    return [...counts].sort((a, b) => b[1] - a[1]).slice(0, 12);
+    const today = new Date(now()).setHours(0, 0, 0, 0);
+    const isOld = ({ latest }) => Number(latest < today);
+    return [...kinds].sort(([, a], [, b]) => isOld(a) - isOld(b) || b.number - a.number).slice(0, 12);
   }, [data]);
   if (kinds.length < 2 && !contains) return null;
-  const grouped = data?.messages.length ?? 0;
   return html`
-    <h2>Errors ${data?.cursor && html`<small class="muted">of ${plural(grouped, "dead letter")} out of ${count(total)}</small>`}</h2>
-    <ul class="kinds">${kinds.map(([text, number]) => html`
+    <h2>Errors ${data?.isPart && total > data.letters.length && html`<small class="muted">of the newest and the oldest ${count(GROUPED)} of ${plural(total, "dead letter")}</small>`}</h2>
+    <ul class="kinds">${kinds.map(([text, { number, latest }]) => html`
       <li key=${text}><a href=${link("dead", { route, reason, contains: text === contains ? undefined : text })} aria-current=${text === contains ? "true" : undefined}>
-        <b>${count(number)}</b> <${Text}>${text}</${Text}></a></li>`)}</ul>`;
+        <b>${count(number)}</b> <${Text}>${text}</${Text}> <span class="muted">latest <${Time} at=${new Date(latest).toISOString()} far="only" /></span></a></li>`)}</ul>`;
 }

@@ -18,7 +18,9 @@ let latest, alternated = -Infinity;
 /** The number of instances that reply in turn. */
 export const seen = () => (alternated > performance.now() / 1000 - KEPT ? instances.size : 1);
 
-const minus = (a, b) => Number(BigInt(a ?? 0) - BigInt(b ?? 0));
+/** Counters that a double cannot hold are BigInt. */
+const minus = (a = 0, b = 0) => (typeof a === "number" && typeof b === "number" ? a - b : Number(BigInt(a) - BigInt(b)));
+const plus = (a, b) => (typeof a === "number" && typeof b === "number" && a + b <= Number.MAX_SAFE_INTEGER ? a + b : BigInt(a) + BigInt(b));
 
 export function remember({ instance, activity }, at = performance.now() / 1000) {
   const key = instanceKey(instance);
@@ -27,7 +29,7 @@ export function remember({ instance, activity }, at = performance.now() / 1000) 
   latest = key;
   // A restart resets the counters.
   if (samples.length && samples.at(-1).uptime > instance.uptime_seconds) samples = [];
-  samples.push({ at, uptime: instance.uptime_seconds, routes: activity.routes });
+  samples.push({ at, uptime: instance.uptime_seconds, routes: activity.routes, all: sum(Object.values(activity.routes)) });
   while (samples[0].at < at - KEPT) samples.shift();
   instances.set(key, samples);
   for (const [other, theirs] of instances) {
@@ -35,36 +37,39 @@ export function remember({ instance, activity }, at = performance.now() / 1000) 
   }
 }
 
+const NOTHING = { delivered: 0, failed: 0, lateness: [] };
+
 /**
- * Work of a route, or of all routes with null: deliveries and failures per second, a curve of both, and counts of the
- * lateness histogram over `seconds`. At first `seconds` is null, and the counts are those since the instance's start.
+ * Work of a route, or of all routes with null: deliveries and failures per second, `points()` of a curve of both, and counts
+ * of the lateness histogram over `seconds`. At first `seconds` is null, and the counts are those since the instance's start.
  */
 export function work(instance, route) {
   const samples = instances.get(instanceKey(instance)) ?? [];
-  const values = samples.map((sample) => ({ at: sample.at, ...sum(sample.routes, route) }));
-  const last = values.at(-1);
-  if (!last) return { points: [], late: [], seconds: 0 };
-  const isNew = last.at - values[0].at < RATE_OVER / 2;
-  const before = values.findLast((value) => value.at <= last.at - RATE_OVER) ?? values[0];
+  const of = (sample) => (route === null ? sample.all : sample.routes[route] ?? NOTHING);
+  const last = samples.at(-1);
+  if (!last) return { points: () => [], late: [], seconds: 0 };
+  const isNew = last.at - samples[0].at < RATE_OVER / 2;
+  const before = samples.findLast((sample) => sample.at <= last.at - RATE_OVER) ?? samples[0];
   const elapsed = last.at - before.at;
+  const perSecond = (name) => (elapsed ? minus(of(last)[name], of(before)[name]) / elapsed : undefined);
+  const first = of(samples[0]).lateness;
   return {
-    delivered: elapsed ? minus(last.delivered, before.delivered) / elapsed : undefined,
-    failed: elapsed ? minus(last.failed, before.failed) / elapsed : undefined,
-    points: curve(values),
-    late: last.lateness.map((all, n) => minus(all, isNew ? 0 : values[0].lateness[n])),
-    seconds: isNew ? null : last.at - values[0].at,
+    delivered: perSecond("delivered"),
+    failed: perSecond("failed"),
+    points: () => curve(samples.map((sample) => ({ at: sample.at, ...of(sample) }))),
+    late: of(last).lateness.map((all, n) => minus(all, isNew ? 0 : first[n])),
+    seconds: isNew ? null : last.at - samples[0].at,
   };
 }
 
-function sum(routes, route) {
-  const all = route === null ? Object.values(routes) : [routes[route] ?? { delivered: 0, failed: 0, lateness: [] }];
-  const total = (values) => values.reduce((a, b) => a + BigInt(b), 0n);
-  const longest = Math.max(0, ...all.map(({ lateness }) => lateness.length));
-  return {
-    delivered: total(all.map((one) => one.delivered)),
-    failed: total(all.map((one) => one.failed)),
-    lateness: Array.from({ length: longest }, (_, n) => total(all.map(({ lateness }) => lateness[n] ?? 0))),
-  };
+function sum(all) {
+  const total = { delivered: 0, failed: 0, lateness: [] };
+  for (const { delivered, failed, lateness } of all) {
+    total.delivered = plus(total.delivered, delivered);
+    total.failed = plus(total.failed, failed);
+    lateness.forEach((count, n) => { total.lateness[n] = plus(total.lateness[n] ?? 0, count); });
+  }
+  return total;
 }
 
 /** Deliveries and failures per second between samples; `x` is 1 at the last one. */

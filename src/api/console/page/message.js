@@ -3,7 +3,7 @@
 import { flowName, get, ofMessage, usePoll } from "./api.js";
 import { cancel, deliver, move, purge, redrive, rights, untilLoaded } from "./actions.js";
 import { count, instant, Time } from "./format.js";
-import { Badge, Fact, link, Loading, Text, Trouble } from "./parts.js";
+import { Badge, Fact, Lamp, link, Loading, sinkError, sinkLamp, Text, Trouble } from "./parts.js";
 import { Payload } from "./payload.js";
 import { html } from "./preact.js";
 import { Timeline } from "./timeline.js";
@@ -26,7 +26,7 @@ export function Message({ overview, route, id }) {
     ${message && !isOver && html`
       ${!isGone && html`<${Waits} message=${message} overview=${overview} /><${Actions} message=${message} overview=${overview} />`}
       <div class="pair">
-        <${Facts} message=${message} />
+        <${Facts} message=${message} overview=${overview} />
         <${Details} message=${message} />
       </div>
       <${Timeline} message=${message} />
@@ -77,15 +77,20 @@ function Actions({ message, overview }) {
   return buttons.length > 0 && html`<div class="buttons left">${buttons}</div>`;
 }
 
-function Facts({ message }) {
+function Facts({ message, overview }) {
+  const name = overview.routes?.find((route) => route.route === message.route)?.sink;
+  const sink = overview.sinks.find((one) => one.name === name);
+  const [state, text] = sink ? sinkLamp(sink) : [];
   const { max_attempts: most, expires_at: expires, origin } = message;
   return html`
     <section class="panel" aria-label="Times and attempts"><dl class="facts">
       <${Fact} name="Due"><${Time} at=${message.due} /></${Fact}>
       ${message.next_attempt_at && instant(message.next_attempt_at) !== instant(message.due) && html`<${Fact} name="Next attempt"><${Time} at=${message.next_attempt_at} /></${Fact}>`}
+      <${Fact} name="Accepted"><${Time} at=${message.accepted_at} />${message.scheduled_by && html` by <${Text}>${message.scheduled_by}</${Text}>`}</${Fact}>
       <${Fact} name="Attempts">${count(message.attempts)}${most !== undefined && ` of ${count(most)}`}</${Fact}>
       ${message.died_at && html`<${Fact} name="Died"><${Time} at=${message.died_at} /></${Fact}>`}
       ${message.last_error && html`<${Fact} name="Last error"><${Text} tag="span" class="more">${message.last_error}</${Text}> <${Time} at=${message.last_error_at} /></${Fact}>`}
+      ${sink && html`<${Fact} name="Sink"><a href=${link("sinks")}><${Lamp} state=${state}>${name}: ${text}</${Lamp}></a>${state !== "good" && sinkError(sink) && html` <${Text} tag="span" class="more">${sinkError(sink)}</${Text}>`}${state === "bad" && sink.since && html` since <${Time} at=${sink.since} />`}</${Fact}>`}
       ${expires !== undefined && html`<${Fact} name="Expires"><${Time} at=${String(expires)} /></${Fact}>`}
       ${origin && html`<${Fact} name="Origin"><${Values} values=${origin} /></${Fact}>`}
     </dl></section>`;
