@@ -4,8 +4,8 @@
 #   deploy/release.sh [--allow-dirty] [DIRECTORY]
 #
 # DIRECTORY is target/release-VERSION unless given. Two runs of one commit make the same bytes: times are that of the commit
-# (or SOURCE_DATE_EPOCH), paths are left out, archives are sorted. A commit that is not the checkout is refused, unless
-# --allow-dirty says that the files are not for others.
+# (or SOURCE_DATE_EPOCH), the place of the build is always /var/tmp/punctual-release, archives are sorted. A checkout that
+# differs from its commit is refused, unless --allow-dirty says that the files are not for others.
 #
 #   punctual_VERSION_amd64.deb, punctual-VERSION-1.x86_64.rpm   packages; glibc 2.31 or later
 #   punctual-VERSION-x86_64-linux.tar.gz                        for other distributions with glibc 2.31 or later
@@ -36,15 +36,43 @@ fi
 [ -n "$dirty" ] || [ -z "$(git status --porcelain)" ] || fail "the checkout differs from its commit (--allow-dirty for a trial)"
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n1)
 out=${1:-target/release-$version}
+revision=$(git rev-parse HEAD)
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
-PUNCTUAL_COMMIT="$(git rev-parse --short=12 HEAD)${dirty:+ with changes} of $(date -u -d "@$SOURCE_DATE_EPOCH" +%F)"
+PUNCTUAL_COMMIT="${revision::12}${dirty:+ with changes} of $(date -u -d "@$SOURCE_DATE_EPOCH" +%F)"
 export SOURCE_DATE_EPOCH PUNCTUAL_COMMIT LC_ALL=C.UTF-8 TZ=UTC
 umask 022
 
-command -v cargo >/dev/null || PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 .ci/need build git=git perl=perl python3=python3 /usr/share/doc/python3-venv=python3-venv umoci=umoci xz=xz-utils
-tools=$PWD/target/release-tools
 python3 -c 'import tomllib' 2>/dev/null || fail "Python 3.11 or later is needed"
+command -v cargo >/dev/null || PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
+command -v cargo >/dev/null || fail "cargo is missing: install Rust first, https://rustup.rs"
+
+# OpenSSL has the paths and options of its build in it. With one place for sources, crates and caches they are the same in
+# every checkout and for every user.
+work=/var/tmp/punctual-release
+mkdir -p "$work"
+[ -O "$work" ] || fail "$work belongs to another user"
+exec 7>"$work/lock"
+flock -n 7 || fail "another release is being made"
+rm -rf "$out"
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+rm -rf "$work/source"
+mkdir -p "$work/source"
+if [ -n "$dirty" ]; then
+    git ls-files -z --cached --others --exclude-standard | xargs -0 sh -c 'for f; do [ -e "$f" ] && printf "%s\0" "$f"; done' sh |
+        tar --create --null --files-from=- | tar -x -C "$work/source"
+else
+    git archive "$revision" | tar -x -C "$work/source"
+fi
+# The toolchain stays where it is; a variable of the caller would change the program.
+export RUSTUP_HOME=${RUSTUP_HOME:-$HOME/.rustup}
+for name in "${!CARGO_@}" "${!RUSTC_@}" RUSTFLAGS CFLAGS CXXFLAGS CC CXX; do unset "$name"; done
+export CARGO_HOME=$work/cargo CARGO_TARGET_DIR=$work/target CARGO_ZIGBUILD_CACHE_DIR=$work/zig
+export ZIG_GLOBAL_CACHE_DIR=$work/zig/global ZIG_LOCAL_CACHE_DIR=$work/zig/local
+cd "$work/source"
+
+tools=$work/tools
 [ -x "$tools/bin/pip" ] || python3 -m venv "$tools"
 "$tools/bin/pip" install --quiet --disable-pip-version-check "${pip[@]}"
 for tool in "cargo-deb@$cargo_deb" "cargo-generate-rpm@$cargo_generate_rpm"; do
@@ -52,17 +80,15 @@ for tool in "cargo-deb@$cargo_deb" "cargo-generate-rpm@$cargo_generate_rpm"; do
 done
 PATH="$tools/bin:$PATH"
 
-# The same bytes in any directory: neither the home of cargo nor the checkout is in the program.
 build() {
-    local target_dir=$PWD/${CARGO_TARGET_DIR:-target} home=${CARGO_HOME:-$HOME/.cargo} pair rust="" c="-g0"
-    case "${CARGO_TARGET_DIR:-}" in /*) target_dir=$CARGO_TARGET_DIR ;; esac
-    for pair in "$PWD=/punctual" "$target_dir=/build" "$home=/cargo"; do
+    local pair rust="" c="-g0"
+    for pair in "$work/source=/punctual" "$work/target=/build" "$work/cargo=/cargo"; do
         rust+=" --remap-path-prefix=$pair"
         c+=" -ffile-prefix-map=$pair"
     done
     RUSTFLAGS=$rust CFLAGS=$c CXXFLAGS=$c cargo zigbuild --locked --profile dist --bin punctual \
         --features "$features" --target "$target.$glibc"
-    program=$target_dir/$target/dist/punctual
+    program=$CARGO_TARGET_DIR/$target/dist/punctual
 }
 
 # The oldest glibc that has all symbols of a program.
@@ -147,14 +173,11 @@ image() {
         --config.env PATH=/usr/bin --config.env PUNCTUAL_DEFAULT__SERVER__LISTEN=0.0.0.0:8080 \
         --config.env PUNCTUAL_DEFAULT__REDIS__DATA_DIR=/data --config.env SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt \
         --config.label org.opencontainers.image.title=punctual --config.label "org.opencontainers.image.version=$version" \
-        --config.label "org.opencontainers.image.revision=$(git rev-parse HEAD)" --config.label org.opencontainers.image.licenses=Apache-2.0
+        --config.label "org.opencontainers.image.revision=$revision" --config.label org.opencontainers.image.licenses=Apache-2.0
     umoci gc --layout "$layout"
     archive "$layout" . >"$out/punctual-$version-x86_64-linux.oci.tar"
 }
 
-rm -rf "$out"
-mkdir -p "$out"
-out=$(cd "$out" && pwd)
 build
 [ "$(printf '%s\n' "$(needed "$program")" "$glibc" | sort -V | tail -n1)" = "$glibc" ] ||
     fail "the program needs glibc $(needed "$program"), later than $glibc"
