@@ -182,7 +182,7 @@ build
 [ "$(printf '%s\n' "$(needed "$program")" "$glibc" | sort -V | tail -n1)" = "$glibc" ] ||
     fail "the program needs glibc $(needed "$program"), later than $glibc"
 stage
-cargo deb --no-build --no-strip --no-separate-debug --target "$target" --deb-revision= --output "$out/punctual_${version}_amd64.deb"
+cargo deb --no-build --no-strip --no-dbgsym --target "$target" --deb-revision= --output "$out/punctual_${version}_amd64.deb"
 cargo generate-rpm --target "$target" --auto-req disabled --source-date "$SOURCE_DATE_EPOCH" --output "$out/punctual-$version-1.x86_64.rpm"
 tarball
 chart
