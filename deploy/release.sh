@@ -142,7 +142,7 @@ chart() {
 # Not a base image: the C library and the certificates of Debian, and the program. There is no shell.
 image() {
     local root=target/package/root layout=target/package/oci packages=target/package/packages
-    mkdir -p "$root"/{etc/ssl/certs,etc/punctual,data,tmp,usr/bin,usr/share/doc/punctual} "$packages"
+    mkdir -p "$root"/{etc/ssl/certs,etc/punctual,data,dev,proc,run,sys,tmp,usr/bin,usr/share/doc/punctual} "$packages"
     (cd "$packages" && apt-get -qq download libc6 ca-certificates && for package in *.deb; do dpkg-deb -x "$package" "${package%%_*}"; done)
     cp -a "$packages/libc6/lib" "$root/lib"
     cp -a "$packages/libc6/lib64" "$root/lib64"
@@ -156,9 +156,8 @@ image() {
     umoci init --layout "$layout"
     umoci new --image "$layout:$version"
     # Two layers: the second one alone differs between releases.
-    { archive "$root" etc lib lib64 tmp usr/share/doc/libc6 usr/share/doc/ca-certificates; } >target/package/base.tar
-    tar --create --format=gnu --sort=name --mtime="@$SOURCE_DATE_EPOCH" --numeric-owner --owner=0 --group=0 --mode=u+rw,go=rX \
-        --directory "$root" usr/bin usr/share/doc/punctual >target/package/program.tar
+    archive "$root" dev etc lib lib64 proc run sys tmp usr/share/doc/libc6 usr/share/doc/ca-certificates >target/package/base.tar
+    archive "$root" usr/bin usr/share/doc/punctual >target/package/program.tar
     tar --append --format=gnu --mtime="@$SOURCE_DATE_EPOCH" --numeric-owner --owner=10001 --group=10001 --mode=700 \
         --file target/package/program.tar --directory "$root" data
     local layer time

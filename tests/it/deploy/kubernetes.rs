@@ -36,13 +36,17 @@ pub fn pause() -> u64 {
 #[test]
 fn the_manifests_are_rendered_from_the_chart_of_today() {
     let record = text("deploy/kubernetes/rendered.sha256");
-    run(Command::new("sha256sum").args(["--check", "--strict", "--quiet", "deploy/kubernetes/rendered.sha256"]).current_dir(path("")));
+    run(Command::new("sha256sum")
+        .args(["--check", "--strict", "--quiet", "deploy/kubernetes/rendered.sha256"])
+        .current_dir(path("")));
     let recorded = |name: &str| record.lines().any(|line| line.ends_with(&format!("  {name}")));
     for entry in fs::read_dir(path("deploy/helm/templates")).expect("a directory") {
         let name = format!("deploy/helm/templates/{}", entry.expect("an entry").file_name().display());
         assert!(recorded(&name), "{name} is new: deploy/helm/check.sh --write");
     }
-    for file in ["deployment", "service", "disruption-budget", "network-policy", "monitoring/service-monitor", "punctual"] {
+    for file in
+        ["deployment", "service", "disruption-budget", "network-policy", "monitoring/service-monitor", "punctual"]
+    {
         assert!(recorded(&format!("{DIRECTORY}/{file}.yaml")), "{file}");
     }
 }

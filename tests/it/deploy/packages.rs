@@ -81,7 +81,10 @@ fn scripts_of_packages_are_those_of_a_shell_and_create_the_user_of_the_unit() {
         run(Command::new("sh").arg("-n").arg(path(script)));
     }
     for script in [&scripts[0], &scripts[2]] {
-        assert!(text(script).contains("useradd --system --user-group --no-create-home --home-dir /var/lib/punctual"), "{script}");
+        assert!(
+            text(script).contains("useradd --system --user-group --no-create-home --home-dir /var/lib/punctual"),
+            "{script}"
+        );
     }
     for script in ["deploy/release.sh", "deploy/helm/check.sh", "tests/packages.sh"] {
         run(Command::new("bash").arg("-n").arg(path(script)));
@@ -92,7 +95,8 @@ fn scripts_of_packages_are_those_of_a_shell_and_create_the_user_of_the_unit() {
 fn the_forge_runs_the_script_and_nothing_else() {
     let workflow = document(".github/workflows/release.yml");
     let commands = list(&workflow, "/jobs/release/steps").iter().filter_map(|step| step["run"].as_str());
-    let ours: Vec<&str> = commands.filter(|command| !command.contains("apt-get") && !command.contains("rustup")).collect();
+    let ours: Vec<&str> =
+        commands.filter(|command| !command.contains("apt-get") && !command.contains("rustup")).collect();
     assert_eq!(ours.len(), 1);
     assert!(ours[0].ends_with("deploy/release.sh"), "{ours:?}");
 }
@@ -141,7 +145,8 @@ fn the_components_are_those_that_are_linked() {
     for name in ["proptest", "tempfile", "serde_derive", "windows-sys", "pkg-config"] {
         assert!(!names.contains(name), "{name} is not linked");
     }
-    let known: BTreeSet<&str> = list(&sbom, "/components").iter().map(|component| string(component, "/bom-ref")).collect();
+    let known: BTreeSet<&str> =
+        list(&sbom, "/components").iter().map(|component| string(component, "/bom-ref")).collect();
     for dependency in list(&sbom, "/dependencies") {
         for used in list(dependency, "/dependsOn") {
             assert!(known.contains(used.as_str().expect("a reference")), "{used}");

@@ -82,9 +82,10 @@ fn configuration(redis: &RedisServer, receiver: &Receiver, sources: &Value) -> S
 
 /// Ids that are delivered after `write`, over HTTP.
 fn expected() -> BTreeSet<String> {
-    let mut ids: BTreeSet<String> = ["kept", "long", "binary", "limited", "typed", "grouped", "retried", "flying", "p1", "p2", "held"]
-        .map(str::to_owned)
-        .into();
+    let mut ids: BTreeSet<String> =
+        ["kept", "long", "binary", "limited", "typed", "grouped", "retried", "flying", "p1", "p2", "held"]
+            .map(str::to_owned)
+            .into();
     ids.extend((0..6).map(|n| format!("tenant{n}")));
     ids.extend((0..3).map(|n| format!("order{n}")));
     ids.extend(["m1", "go-1"].map(str::to_owned));
@@ -108,7 +109,12 @@ async fn write(redis: &RedisServer) -> BTreeSet<String> {
     }
 
     // Ended, cancelled, failed, dead.
-    client.schedule("web", &json!([{ "id": "ended", "payload": 1 }, { "id": "cancelled", "delay": "1h", "payload": 1 }]).to_string()).await;
+    client
+        .schedule(
+            "web",
+            &json!([{ "id": "ended", "payload": 1 }, { "id": "cancelled", "delay": "1h", "payload": 1 }]).to_string(),
+        )
+        .await;
     call("DELETE", "/v1/routes/web/messages/cancelled", Value::Null).await;
     receiver.wait_for(1, MAX_WAIT).await;
     for (status, id) in [(400, "rejected"), (422, "rejected-too"), (410, "rejected-last"), (500, "retried")] {
@@ -143,8 +149,12 @@ async fn write(redis: &RedisServer) -> BTreeSet<String> {
     .await;
     ids.insert("amqp".into());
     let brokers = sources.as_object().map_or(0, serde_json::Map::len) as u64;
-    eventually("brokers are read", MAX_WAIT, async || (count(&client, "closed", "pending").await == 1 + brokers).then_some(())).await;
-    eventually("the sets are read", MAX_WAIT, async || (count(&client, "taken", "unack").await == 3).then_some(())).await;
+    eventually("brokers are read", MAX_WAIT, async || {
+        (count(&client, "closed", "pending").await == 1 + brokers).then_some(())
+    })
+    .await;
+    eventually("the sets are read", MAX_WAIT, async || (count(&client, "taken", "unack").await == 3).then_some(()))
+        .await;
 
     // In flight, and parked behind limits.
     client.schedule("web", &json!({ "id": "flying", "payload": 1 }).to_string()).await;
@@ -180,7 +190,11 @@ async fn produce(redis: &RedisServer) {
         let partition = crc32fast::hash(id.as_bytes()) % 2;
         let result: Value = script
             .key(format!("{{punctual:web:{partition}/2}}:pending"))
-            .arg(1).arg(id).arg("+20000").arg("payload").arg(metadata)
+            .arg(1)
+            .arg(id)
+            .arg("+20000")
+            .arg("payload")
+            .arg(metadata)
             .invoke_async::<Vec<String>>(&mut connection)
             .await
             .expect("accepted")
@@ -218,7 +232,8 @@ async fn brokers() -> Value {
         .await
         .expect("confirmed");
     let url = format!("amqp://127.0.0.1:{}/%2f", server.port());
-    let mut sources = json!({ "mq": { "type": "rabbitmq", "url": url, "queue": queue, "id_from": "message_id", "route": "closed" } });
+    let mut sources =
+        json!({ "mq": { "type": "rabbitmq", "url": url, "queue": queue, "id_from": "message_id", "route": "closed" } });
     if let Some(broker) = kafka::shared().await.filter(|_| kafka::installed()) {
         let topic = kafka::topic_name();
         kafka::create_topic(&broker, &topic, 1, &[]).await;
@@ -244,9 +259,10 @@ async fn delivers(redis: &RedisServer, expected: &BTreeSet<String>, written: u64
     let groups = client.call("GET", "/v1/routes/web/groups/g", "").await;
     assert_eq!(groups.status, 200, "{}", groups.text);
     for route in ["closed", "buried"] {
-        assert_eq!(client.call("POST", &format!("/v1/routes/{route}/resume"), "").await.status, 200);
+        assert!(client.call("POST", &format!("/v1/routes/{route}/resume"), "").await.status < 300, "{route}");
     }
-    let arrived = || -> BTreeSet<String> { receiver.requests().iter().map(|request| request.id().to_owned()).collect() };
+    let arrived =
+        || -> BTreeSet<String> { receiver.requests().iter().map(|request| request.id().to_owned()).collect() };
     eventually("everything is delivered", MAX_WAIT * 2, async || expected.is_subset(&arrived()).then_some(())).await;
     for route in ["web", "tenants", "orders", "closed", "taken"] {
         client.drained(route, MAX_WAIT).await;
@@ -288,7 +304,9 @@ async fn forms(redis: &RedisServer) -> BTreeSet<String> {
         let kind: String = redis::cmd("TYPE").arg(&key).query_async(&mut connection).await.expect("a type");
         let name = key.rsplit(':').next().expect("a part").to_owned();
         forms.insert(format!("{kind} {name}"));
-        forms.extend(values(&mut connection, &key, &kind, &name).await.into_iter().map(|form| format!("{kind} {name} {form}")));
+        forms.extend(
+            values(&mut connection, &key, &kind, &name).await.into_iter().map(|form| format!("{kind} {name} {form}")),
+        );
     }
     forms
 }
@@ -298,17 +316,22 @@ async fn values(connection: &mut MultiplexedConnection, key: &str, kind: &str, n
         ("hash", "messages") => {
             let bodies: Vec<Vec<u8>> = connection.hvals(key).await.expect("values");
             // Version and, from version 2 on, the bits of the form.
-            return bodies.iter().map(|body| match body[..] {
-                [1, ..] => "1".to_owned(),
-                [version, ..] => format!("{version} {:04b}", body.get(17).copied().unwrap_or_default()),
-                [] => "empty".to_owned(),
-            }).collect();
+            return bodies
+                .iter()
+                .map(|body| match body[..] {
+                    [1, ..] => "1".to_owned(),
+                    [version, ..] => format!("{version} {:04b}", body.get(17).copied().unwrap_or_default()),
+                    [] => "empty".to_owned(),
+                })
+                .collect();
         }
         ("hash", "attempts" | "records" | "rules") => connection.hvals(key).await.expect("values"),
         ("string", "route" | "bytes") => vec![connection.get(key).await.expect("a value")],
         _ => return BTreeSet::new(),
     };
-    read.iter().map(|value| digits(&String::from_utf8_lossy(value))).collect()
+    read.iter()
+        .map(|value| digits(&String::from_utf8_lossy(value)).split(" punctual-").next().unwrap_or_default().to_owned())
+        .collect()
 }
 
 /// Each number as 9.
@@ -345,7 +368,8 @@ async fn save(redis: &RedisServer, ids: &BTreeSet<String>, forms: &BTreeSet<Stri
     let lines = |lines: &BTreeSet<String>| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
     let mut connection = redis.connection().await;
     redis::cmd("SAVE").exec_async(&mut connection).await.expect("saved");
-    let directory: Vec<String> = redis::cmd("CONFIG").arg("GET").arg("dir").query_async(&mut connection).await.expect("a directory");
+    let directory: Vec<String> =
+        redis::cmd("CONFIG").arg("GET").arg("dir").query_async(&mut connection).await.expect("a directory");
     fs::copy(Path::new(&directory[1]).join("dump.rdb"), file("0.1.0.rdb")).expect("copied");
     fs::write(file("0.1.0.forms"), lines(forms)).expect("written");
     fs::write(file("0.1.0.ids"), format!("{}\n{}", wall_clock(), lines(ids))).expect("written");
