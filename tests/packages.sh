@@ -181,9 +181,9 @@ rpm_root() {
     inside apt-get -qq update
     inside apt-get -qq install -y redis-server >"$roots/apt.log" 2>&1
     listing >"$roots/before"
-    rpm -qp --list "$package" | grep -qx /usr/lib/systemd/system/punctual.service
+    rpm -qp --list "$package" | grep -x /usr/lib/systemd/system/punctual.service
     [ "$(rpm -qp --configfiles "$package")" = /etc/punctual/punctual.yaml ] || fail "configuration files: $(rpm -qp --configfiles "$package")"
-    rpm -qp --requires "$package" | grep -qx 'glibc >= 2.31'
+    rpm -qp --requires "$package" | grep -x 'glibc >= 2.31'
     "${install[@]}" -i "$package"
     [ "$(stat -c %a "$root/etc/punctual/punctual.yaml")" = 640 ] || fail "others can read the configuration"
     edit

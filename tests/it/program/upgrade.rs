@@ -365,7 +365,7 @@ async fn a_build_writes_no_form_that_0_1_0_does_not_read() {
 }
 
 async fn save(redis: &RedisServer, ids: &BTreeSet<String>, forms: &BTreeSet<String>) {
-    let lines = |lines: &BTreeSet<String>| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+    let lines = |lines: &BTreeSet<String>| lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect::<String>();
     let mut connection = redis.connection().await;
     redis::cmd("SAVE").exec_async(&mut connection).await.expect("saved");
     let directory: Vec<String> =
