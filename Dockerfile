@@ -20,6 +20,8 @@ COPY src src
 COPY migrate migrate
 COPY lua lua
 COPY config config
+# For `punctual --version`: --build-arg PUNCTUAL_COMMIT="$(git rev-parse --short=12 HEAD)"
+ARG PUNCTUAL_COMMIT
 RUN cargo build --locked --profile dist --bin punctual --features otlp
 
 FROM debian:bookworm-slim

@@ -29,6 +29,7 @@ mod schedules;
 mod status;
 mod table;
 mod top;
+mod version;
 
 use std::process::ExitCode;
 
@@ -41,7 +42,7 @@ use crate::{app, config, connector};
 #[derive(Parser)]
 #[command(
     name = "punctual",
-    version,
+    version = version::version(),
     about = "Messages wait in Redis and leave for Kafka, RabbitMQ, HTTP or a Redis list when they are due.",
     after_help = "Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 not found."
 )]
@@ -108,6 +109,9 @@ enum Command {
     Lua(print::LuaArguments),
     /// Print completions for a shell
     Completions(print::CompletionsArguments),
+    /// Write the manual pages into a directory
+    #[command(hide = true)]
+    Man(print::ManArguments),
     /// Make a configuration and new definitions from the definitions of a broker with a delayed exchange
     #[cfg(feature = "rabbitmq")]
     Migrate(migrate::MigrateArguments),
@@ -183,6 +187,7 @@ async fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Dev(arguments) => Box::pin(dev::run(global, arguments)).await,
         Command::Lua(arguments) => print::lua(&arguments),
         Command::Completions(arguments) => print::completions(&arguments, Cli::command()),
+        Command::Man(arguments) => print::man(&arguments, Cli::command()),
         #[cfg(feature = "rabbitmq")]
         Command::Migrate(arguments) => migrate::run(global, arguments).await,
     }

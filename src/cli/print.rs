@@ -1,4 +1,6 @@
-//! `punctual lua` and `completions`: texts that need neither a configuration nor an instance.
+//! `punctual lua`, `completions` and `man`: texts that need neither a configuration nor an instance.
+
+use std::path::PathBuf;
 
 use clap::{Args, Command, ValueEnum};
 use clap_complete::Shell;
@@ -42,6 +44,17 @@ pub fn completions(arguments: &CompletionsArguments, mut command: Command) -> Re
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut command, "punctual", &mut script);
     output::line(String::from_utf8_lossy(&script).trim_end_matches('\n'))
+}
+
+#[derive(Args)]
+pub struct ManArguments {
+    directory: PathBuf,
+}
+
+/// One page for each command, for packages.
+pub fn man(arguments: &ManArguments, command: Command) -> Result<(), Failure> {
+    clap_mangen::generate_to(command, &arguments.directory)
+        .map_err(|error| Failure::Failed(format!("{}: {error}", arguments.directory.display())))
 }
 
 #[cfg(test)]

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_of_version_1_as_earlier_releases_wrote_it_is_read() {
+    fn a_body_of_version_1_as_producers_write_it_is_read() {
         let stored = b"\x01\0\0\x01\x8b\xcf\xe5\x68\x7b\0\0\x01\x8b\xcf\xe5\x68\0\0\0\0\x0b{\"key\":\"k\"}text";
         let message = decode(&Bytes::from_static(stored)).unwrap();
         assert_eq!((message.due.get(), message.accepted.get()), (1_700_000_000_123, 1_700_000_000_000));

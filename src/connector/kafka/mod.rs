@@ -23,6 +23,10 @@ pub fn client_config(defaults: &[(&str, &str)], cluster: Cluster<'_>) -> ClientC
     let mut settings: ClientConfig =
         defaults.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let Cluster { sasl, tls, .. } = cluster;
+    // An OpenSSL that is compiled in does not know where the system has its certificates. librdkafka looks for them.
+    if cfg!(feature = "vendored") {
+        settings.set("ssl.ca.location", "probe");
+    }
     let files = [
         ("ssl.ca.location", &tls.ca_file),
         ("ssl.certificate.location", &tls.cert_file),

@@ -1,10 +1,10 @@
-//! `deploy/kubernetes/`: what the manifests must have. There are no schemas offline, so what matters is checked by name.
+//! `deploy/kubernetes/`: what the manifests must have, and that they are what `deploy/helm` renders.
 
-use std::net::IpAddr;
+use std::{fs, net::IpAddr, process::Command};
 
 use serde_json::Value;
 
-use super::{check, document, list, path, string, text};
+use super::{check, document, list, path, run, string, text};
 
 const DIRECTORY: &str = "deploy/kubernetes";
 
@@ -25,6 +25,49 @@ pub fn container() -> Value {
 
 pub fn seconds(text: &str) -> u64 {
     text.trim_end_matches('s').parse().expect("seconds")
+}
+
+/// Seconds between the removal of a pod from its Service and SIGTERM.
+pub fn pause() -> u64 {
+    container().pointer("/lifecycle/preStop/sleep/seconds").and_then(Value::as_u64).expect("a number")
+}
+
+/// helm itself compares them too, in `deploy/helm/check.sh`.
+#[test]
+fn the_manifests_are_rendered_from_the_chart_of_today() {
+    let record = text("deploy/kubernetes/rendered.sha256");
+    run(Command::new("sha256sum")
+        .args(["--check", "--strict", "--quiet", "deploy/kubernetes/rendered.sha256"])
+        .current_dir(path("")));
+    let recorded = |name: &str| record.lines().any(|line| line.ends_with(&format!("  {name}")));
+    for entry in fs::read_dir(path("deploy/helm/templates")).expect("a directory") {
+        let name = format!("deploy/helm/templates/{}", entry.expect("an entry").file_name().display());
+        assert!(recorded(&name), "{name} is new: deploy/helm/check.sh --write");
+    }
+    for file in
+        ["deployment", "service", "disruption-budget", "network-policy", "monitoring/service-monitor", "punctual"]
+    {
+        assert!(recorded(&format!("{DIRECTORY}/{file}.yaml")), "{file}");
+    }
+}
+
+/// The schemas of Kubernetes, where helm and they are there.
+#[test]
+fn the_chart_is_valid_and_renders_the_manifests() {
+    if path("target/helm/helm").exists() {
+        run(&mut Command::new(path("deploy/helm/check.sh")));
+    } else {
+        eprintln!("skipped: there is no target/helm/helm; deploy/helm/check.sh installs it");
+    }
+}
+
+#[test]
+fn the_chart_has_the_version_of_the_program() {
+    let chart = document("deploy/helm/Chart.yaml");
+    for field in ["version", "appVersion"] {
+        assert_eq!(chart[field], env!("CARGO_PKG_VERSION"), "{field}");
+    }
+    assert_eq!(manifest("kustomization")["images"][0]["newTag"], env!("CARGO_PKG_VERSION"));
 }
 
 #[test]
@@ -50,7 +93,7 @@ fn each_resource_of_a_kustomization_is_a_file_with_kind_and_name() {
     let kustomization = manifest("kustomization");
     assert_eq!(
         string(&kustomization, "/images/0/name"),
-        string(&container(), "/image"),
+        string(&container(), "/image").split(':').next().expect("a name"),
         "the image is set in one place"
     );
 }
@@ -83,7 +126,7 @@ fn an_instance_may_go_and_the_other_continues() {
     let budget = manifest("disruption-budget");
     let kept = budget["spec"]["minAvailable"].as_u64().expect("a number");
     assert!((1..2).contains(&kept), "a drain must be able to evict one, and only one");
-    let pause = seconds(string(&container(), "/lifecycle/preStop/exec/command/1"));
+    let pause = pause();
     let shutdown = document(&format!("{DIRECTORY}/punctual.yaml"))["shutdown_timeout"].as_str().map(seconds);
     let grace = pod()["terminationGracePeriodSeconds"].as_u64().expect("a number");
     assert!(grace >= pause + shutdown.expect("it is written down") + 5, "{grace} s");

@@ -7,6 +7,7 @@ mod dashboard;
 mod image;
 mod kubernetes;
 mod metrics;
+mod packages;
 mod pods;
 mod promql;
 mod runbook;

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fmt::Write, fs, time::Duration};
 use tempfile::TempDir;
 
 use super::{
-    kubernetes::{self, container, seconds},
+    kubernetes::{self, container},
     string, text,
 };
 use crate::{
@@ -102,7 +102,7 @@ impl Pod {
     /// What Kubernetes does after the pause before SIGTERM: the pod must end before SIGKILL.
     async fn stopped(mut self) {
         let grace = kubernetes::pod()["terminationGracePeriodSeconds"].as_u64().expect("a number");
-        let pause = seconds(string(&container(), "/lifecycle/preStop/exec/command/1"));
+        let pause = kubernetes::pause();
         let exit = self.punctual.terminate().await;
         assert_eq!(exit.code, Some(0), "{}", self.punctual.log());
         assert!(exit.took < Duration::from_secs(grace - pause), "SIGKILL would come before: {exit:?}");

@@ -14,7 +14,7 @@ const EXPOSURE: &str = "14";
 fn unit() -> (TempDir, std::path::PathBuf) {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("punctual.service");
-    let here = text(UNIT).replace("/usr/local/bin/punctual", env!("CARGO_BIN_EXE_punctual"));
+    let here = text(UNIT).replace("/usr/bin/punctual", env!("CARGO_BIN_EXE_punctual"));
     fs::write(&file, here).expect("written");
     (directory, file)
 }

@@ -52,6 +52,7 @@ mod stop;
 mod suspects;
 mod traces;
 mod unanswered;
+mod upgrade;
 mod watching;
 mod without_file;
 

@@ -3,7 +3,7 @@
 mod check;
 mod delayqueue;
 mod intake;
-mod kafka;
+pub mod kafka;
 mod program;
 mod rabbitmq;
 mod reload;

@@ -37,6 +37,7 @@ pub struct Punctual {
     port: Port,
     environment: Vec<(String, String)>,
     arguments: Vec<&'static str>,
+    program: PathBuf,
     child: Option<Child>,
 }
 
@@ -57,6 +58,15 @@ impl Punctual {
     /// The same, with environment variables.
     pub async fn start_with(configuration: &str, environment: &[(&str, &str)]) -> Self {
         let mut punctual = Self::spawn(configuration, environment);
+        punctual.ready().await;
+        punctual
+    }
+
+    /// Another build of the program, ready to serve.
+    pub async fn start_program(program: PathBuf, configuration: &str) -> Self {
+        let mut punctual = Self::prepared(configuration, &[]);
+        punctual.program = program;
+        punctual.run();
         punctual.ready().await;
         punctual
     }
@@ -134,6 +144,7 @@ impl Punctual {
             environment: own.into_iter().chain(given).collect(),
             port,
             arguments,
+            program: env!("CARGO_BIN_EXE_punctual").into(),
             child: None,
         }
     }
@@ -247,7 +258,7 @@ impl Punctual {
 
     fn run(&mut self) {
         let log = File::options().create(true).append(true).open(self.path("punctual.log")).expect("a log file");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_punctual"));
+        let mut command = Command::new(&self.program);
         command.stdout(log.try_clone().expect("a second handle")).stderr(log);
         self.run_as(command);
     }

@@ -73,7 +73,7 @@ async fn produce(brokers: &str, topic: &str, records: impl IntoIterator<Item = S
 }
 
 /// Kafka's own console producer; a line is `name:value,name:value<TAB>key<TAB>value`, `NULL` is null.
-async fn console_producer(brokers: &str, topic: &str, lines: &str) {
+pub async fn console_producer(brokers: &str, topic: &str, lines: &str) {
     let libs = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/kafka/libs");
     let mut producer = Command::new("java")
         .args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"])

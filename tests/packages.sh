@@ -1,0 +1,256 @@
+#!/usr/bin/env bash
+# Installs the packages of deploy/release.sh into fresh roots: Debian 12 and 13 the .deb, a third one the .rpm. In each: install,
+# edit the file, run as the user of the unit in its sandbox, upgrade, remove, purge. Last the tarball, in Debian 11 with its
+# glibc 2.31, and the image, unpacked.
+#
+#   tests/packages.sh [DIRECTORY OF THE RELEASE]
+#
+# Needs root. Exit 0 if everything was as it should be.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n1)
+release=$(cd "${1:-target/release-$version}" && pwd)
+roots=$PWD/target/packages
+token=0123456789abcdef
+mkdir -p "$roots"
+.ci/need mmdebstrap=mmdebstrap bwrap=bubblewrap rpm=rpm umoci=umoci curl=curl redis-cli=redis-tools
+
+fail() { echo "packages.sh: $*" >&2; exit 1; }
+step() { echo "--- $*"; }
+
+# A root of a release of Debian, made once, with the server that the package recommends.
+base() { # SUITE [PACKAGES]
+    local keys=/usr/share/keyrings/debian-archive-keyring.gpg mirror
+    mirror=$(apt-get indextargets --format '$(SITE)' 'Identifier: Packages' | grep -m 1 '/debian/*$') || fail "no mirror of Debian"
+    [ -d "$roots/$1" ] && return
+    mmdebstrap --quiet --variant=minbase --include="ca-certificates${2:+,$2}" --aptopt='Acquire::Check-Valid-Until "false"' \
+        --aptopt='APT::Install-Recommends "false"' "$1" "$roots/$1.new" "deb [signed-by=$keys] $mirror $1 main"
+    printf '#!/bin/sh\nexit 101\n' >"$roots/$1.new/usr/sbin/policy-rc.d"
+    chmod 755 "$roots/$1.new/usr/sbin/policy-rc.d"
+    mv "$roots/$1.new" "$roots/$1"
+}
+
+fresh() { # SUITE: a copy of its root in $root
+    root=$roots/here
+    rm -rf "$root"
+    cp -a "$roots/$1" "$root"
+    cp -L /etc/resolv.conf "$root/etc/resolv.conf"
+    : >>"$root/etc/hosts"
+}
+
+# Runs in the root, with /proc and /dev for this command alone.
+inside() {
+    R=$root unshare -m sh -c 'mount --bind /etc/hosts "$R/etc/hosts" && mount -t proc proc "$R/proc" && mount --bind /dev "$R/dev" && exec chroot "$R" "$@"' sh \
+        env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive "$@" </dev/null
+}
+
+# Becomes a command with the user and the sandbox of the unit: only /var/lib/punctual and a /tmp of its own can be written,
+# no capability, no new rights. Not the filter of system calls, which needs a running systemd.
+as_unit() {
+    R=$root C=$roots/credentials exec unshare --mount --ipc --uts sh -c '
+        mount --bind "$R" "$R" && mount --bind "$R/var/lib/punctual" "$R/var/lib/punctual" &&
+            mount -o remount,bind,ro "$R" && mount -t tmpfs none "$R/tmp" && mount -t tmpfs none "$R/run" &&
+            mkdir -p "$R/run/credentials/punctual.service" &&
+            mount --bind "$C" "$R/run/credentials/punctual.service" &&
+            mount -t proc proc "$R/proc" && mount --bind /dev "$R/dev" &&
+            exec chroot "$R" "$@"' sh \
+        setpriv --reuid=punctual --regid=punctual --clear-groups --bounding-set=-all --inh-caps=-all --no-new-privs \
+        env -i PATH=/usr/bin:/bin PUNCTUAL_DEFAULT__REDIS__DATA_DIR=/var/lib/punctual HOME=/ "$@"
+}
+
+# The credentials of the unit, as systemd makes them of /etc/punctual/secrets.
+credentials() {
+    rm -rf "$roots/credentials"
+    install -d -m 755 "$roots/credentials"
+    for file in "$root"/etc/punctual/secrets/*; do
+        install -m 400 -o "$(stat -c %u "$root/var/lib/punctual")" "$file" "$roots/credentials/secrets_$(basename "$file")"
+    done
+}
+
+# An operator's edit of the file that the package brought.
+edit() {
+    printf %s "$token" >"$root/etc/punctual/secrets/token"
+    sed -i -e "s|listen: 127.0.0.1:8080|listen: 127.0.0.1:$port|" -e 's|^  # auth:|  auth:|' \
+        "$root/etc/punctual/punctual.yaml"
+    printf 'sinks: { jobs: { type: redis_list, key: jobs } }\nroutes: { nightly: { sink: jobs } }\n' >>"$root/etc/punctual/punctual.yaml"
+    grep -q "auth: { tokens:" "$root/etc/punctual/punctual.yaml" || fail "the file has no line for a token"
+}
+
+call() { curl -s --fail-with-body --max-time 5 -H "Authorization: Bearer $token" "http://127.0.0.1:$port$1" "${@:2}"; }
+
+# Serves, delivers a message with this payload, and stops.
+serve() { # PAYLOAD
+    local pid
+    credentials
+    (as_unit /usr/bin/punctual check -c /etc/punctual/punctual.yaml)
+    (as_unit /usr/bin/punctual serve -c /etc/punctual/punctual.yaml) >"$roots/serve.log" 2>&1 </dev/null &
+    pid=$!
+    for _ in {1..150}; do
+        call /readyz >/dev/null 2>&1 && break
+        kill -0 "$pid" 2>/dev/null || fail "punctual ended: $(cat "$roots/serve.log")"
+        sleep 0.2
+    done
+    [ "$(stat -c %U "/proc/$pid")" != root ] || fail "it runs as root"
+    call /v1/routes/nightly/messages -d '{"delay":"500ms","payload":"'"$1"'"}' >/dev/null || fail "it takes no message: $(cat "$roots/serve.log")"
+    for _ in {1..50}; do
+        jobs | grep -q "$1" && break
+        sleep 0.1
+    done
+    jobs | grep -q "$1" || fail "$1 was not delivered: $(cat "$roots/serve.log")"
+    kill "$pid"
+    wait "$pid" || fail "it ended with $?: $(cat "$roots/serve.log")"
+}
+jobs() { redis-cli -s "$root/var/lib/punctual/redis.sock" lrange jobs 0 -1; }
+
+# Files, users and groups of the root, without the records of package managers.
+listing() {
+    (cd "$root" && find . -xdev \( -path ./proc -o -path ./dev -o -path ./tmp -o -path ./var/cache -o -path ./var/log -o \
+        -path ./var/lib/dpkg -o -path ./var/lib/apt -o -path ./var/lib/rpm -o -path ./run -o -name '*-' -path './etc/*' \) -prune -o -print | sort
+        cut -d: -f1 etc/passwd etc/group)
+}
+
+# Whether a listing has no more than the first one, and what is allowed.
+nothing() { # LISTING PATTERN
+    local left
+    left=$(diff "$roots/before" "$1" | grep '^>' | grep -v "$2" || true)
+    [ -z "$left" ] || fail "these are left: $left"
+}
+
+port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+
+debian() { # SUITE
+    local deb=$release/punctual_${version}_amd64.deb before started
+    step "$1: install"
+    base "$1"
+    fresh "$1"
+    inside apt-get -qq update
+    started=$SECONDS
+    cp "$deb" "$root/tmp/"
+    inside apt-get -qq -o APT::Install-Recommends=true install -y "/tmp/${deb##*/}" >"$roots/apt.log" 2>&1 || fail "$(cat "$roots/apt.log")"
+    # A shell of the demo's user: the network of the machine, a /tmp that can be written.
+    inside punctual demo --once >"$roots/demo.log" 2>&1 || fail "$(cat "$roots/demo.log")"
+    [ "$(grep -c '^http  demo-' "$roots/demo.log")" = 10 ] || fail "not ten messages: $(cat "$roots/demo.log")"
+    echo "ten messages $((SECONDS - started)) s after the beginning of the installation"
+    inside punctual --version
+    [ "$(stat -c '%a %U:%G' "$root/etc/punctual/secrets")" = "700 root:root" ] || fail "others can read secrets"
+    [ "$(stat -c %a "$root/etc/punctual/punctual.yaml")" = 640 ] || fail "others can read the configuration"
+    for file in usr/lib/systemd/system/punctual.service usr/share/man/man1/punctual.1.gz usr/share/man/man1/punctual-serve.1.gz \
+        usr/share/bash-completion/completions/punctual usr/share/zsh/vendor-completions/_punctual \
+        usr/share/fish/vendor_completions.d/punctual.fish usr/share/doc/punctual/licences.txt.gz; do
+        [ -e "$root/$file" ] || [ -e "$root/${file#usr/}" ] || fail "no /$file"
+    done
+
+    step "$1: edit, run"
+    edit
+    serve first
+    step "$1: upgrade over itself, and to a later version"
+    cp "$root/etc/punctual/punctual.yaml" "$roots/edited.yaml"
+    inside dpkg -i "/tmp/${deb##*/}" >"$roots/apt.log" 2>&1 || fail "$(cat "$roots/apt.log")"
+    rm -rf "$roots/later"
+    dpkg-deb -R "$deb" "$roots/later"
+    sed -i "s/^Version: .*/&.1/" "$roots/later/DEBIAN/control"
+    dpkg-deb -b "$roots/later" "$root/tmp/later.deb" >/dev/null
+    inside dpkg -i /tmp/later.deb >"$roots/apt.log" 2>&1 || fail "$(cat "$roots/apt.log")"
+    cmp "$root/etc/punctual/punctual.yaml" "$roots/edited.yaml" || fail "the edit is lost"
+    serve second
+    step "$1: remove, purge"
+    inside apt-get -qq remove -y punctual >"$roots/apt.log" 2>&1
+    cmp "$root/etc/punctual/punctual.yaml" "$roots/edited.yaml" || fail "the edit is lost"
+    inside apt-get -qq purge -y punctual >"$roots/apt.log" 2>&1
+    listing >"$roots/with-data"
+    [ -e "$root/var/lib/punctual/appendonlydir" ] || fail "data is lost"
+    # A package that has never run leaves nothing at all.
+    rm -rf "$root/var/lib/punctual"
+    inside userdel punctual
+    listing >"$roots/before"
+    nothing "$roots/with-data" '^> ./var/lib/punctual\|^> punctual$'
+    inside dpkg -i "/tmp/${deb##*/}" >"$roots/apt.log" 2>&1 || fail "$(cat "$roots/apt.log")"
+    inside apt-get -qq purge -y punctual >"$roots/apt.log" 2>&1
+    listing >"$roots/after"
+    nothing "$roots/after" '^$'
+}
+
+# Fedora's own root cannot be had everywhere: its package, by its program and its scripts, in a root of Debian.
+rpm_root() {
+    local package=$release/punctual-$version-1.x86_64.rpm
+    local install=(rpm --root "$roots/here" --nodeps --noplugins)
+    step "rpm: install"
+    base bookworm
+    fresh bookworm
+    inside apt-get -qq update
+    inside apt-get -qq install -y redis-server >"$roots/apt.log" 2>&1
+    listing >"$roots/before"
+    rpm -qp --list "$package" | grep -x /usr/lib/systemd/system/punctual.service
+    [ "$(rpm -qp --configfiles "$package")" = /etc/punctual/punctual.yaml ] || fail "configuration files: $(rpm -qp --configfiles "$package")"
+    rpm -qp --requires "$package" | grep -x 'glibc >= 2.31'
+    "${install[@]}" -i "$package"
+    [ "$(stat -c %a "$root/etc/punctual/punctual.yaml")" = 640 ] || fail "others can read the configuration"
+    edit
+    step "rpm: run, upgrade, erase"
+    serve first
+    cp "$root/etc/punctual/punctual.yaml" "$roots/edited.yaml"
+    "${install[@]}" -U --force "$package"
+    cmp "$root/etc/punctual/punctual.yaml" "$roots/edited.yaml" || fail "the edit is lost"
+    serve second
+    "${install[@]}" -e punctual
+    listing >"$roots/after"
+    # rpm keeps an edited file.
+    [ -e "$root/etc/punctual/punctual.yaml.rpmsave" ] || fail "the edit is lost"
+    # Directories of completions belong to the shells there; the database is that of this rpm.
+    nothing "$roots/after" '^> ./var/lib/punctual\|^> ./etc/punctual\|^> punctual$\|^> ./usr/share/\(fish\|zsh\)\|^> ./root/.rpmdb'
+}
+
+tarball() {
+    step "tarball: Debian 11, glibc 2.31"
+    base bullseye
+    fresh bullseye
+    tar -xzf "$release/punctual-$version-x86_64-linux.tar.gz" -C "$root/opt"
+    inside "/opt/punctual-$version-x86_64-linux/bin/punctual" --version
+    printf 'redis: { url: "redis://127.0.0.1:1/0" }\n' >"$root/etc/punctual.yaml"
+    inside "/opt/punctual-$version-x86_64-linux/bin/punctual" check -c /etc/punctual.yaml
+}
+
+image() {
+    local layout=$roots/layout bundle=$roots/bundle redis pid
+    step "image: layers, user, a read-only root"
+    rm -rf "$layout" "$bundle"
+    mkdir -p "$layout"
+    tar -xf "$release/punctual-$version-x86_64-linux.oci.tar" -C "$layout"
+    umoci stat --image "$layout:$version" | sed -n '/LAYER/,$p'
+    umoci unpack --image "$layout:$version" "$bundle"
+    [ "$(python3 -c 'import json, sys; user = json.load(open(sys.argv[1]))["process"]["user"]; print(user["uid"], user["gid"])' "$bundle/config.json")" = "10001 10001" ] ||
+        fail "the user of the image"
+    [ ! -e "$bundle/rootfs/bin/sh" ] || fail "it has a shell"
+    redis=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+    redis-server --port "$redis" --bind 127.0.0.1 --save '' --appendonly yes --dir "$(mktemp -d "$roots/redis.XXXX")" >/dev/null &
+    local server=$!
+    bwrap --ro-bind "$bundle/rootfs" / --dev /dev --proc /proc --unshare-user --uid 10001 --gid 10001 --die-with-parent --clearenv \
+        --setenv PUNCTUAL_DEFAULT__SERVER__LISTEN 127.0.0.1:"$port" --setenv PUNCTUAL__REDIS__URL "redis://127.0.0.1:$redis/0" \
+        --setenv PUNCTUAL__SERVER__AUTH__TOKENS "$token" \
+        --setenv PUNCTUAL__SINKS__JOBS__TYPE redis_list --setenv PUNCTUAL__SINKS__JOBS__KEY jobs --setenv PUNCTUAL__ROUTES__NIGHTLY__SINK jobs \
+        /usr/bin/punctual serve >"$roots/serve.log" 2>&1 </dev/null &
+    pid=$!
+    for _ in {1..150}; do
+        call /readyz >/dev/null 2>&1 && break
+        kill -0 "$pid" 2>/dev/null || fail "punctual ended: $(cat "$roots/serve.log")"
+        sleep 0.2
+    done
+    call /v1/routes/nightly/messages -d '{"delay":"500ms","payload":"image"}' >/dev/null || fail "it takes no message: $(cat "$roots/serve.log")"
+    for _ in {1..50}; do
+        [ "$(redis-cli -p "$redis" llen jobs)" = 1 ] && break
+        sleep 0.1
+    done
+    [ "$(redis-cli -p "$redis" llen jobs)" = 1 ] || fail "not delivered: $(cat "$roots/serve.log")"
+    kill "$pid" "$server"
+    wait "$pid" "$server" || true
+}
+
+(cd "$release" && sha256sum --check --quiet SHA256SUMS)
+debian bookworm
+debian trixie
+rpm_root
+tarball
+image
+rm -rf "$roots/here" "$roots/bundle" "$roots/layout" "$roots"/redis.*
+echo "--- all packages are as they should be"
