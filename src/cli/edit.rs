@@ -139,7 +139,7 @@ impl Letter {
     /// The body of the PATCH: only fields that differ. Empty if none does.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// The mistake in the text.
     fn patch(&self, text: &str) -> Result<Map<String, Value>, String> {
         let mut lines = text.split_inclusive('\n');
         let mut head = String::new();

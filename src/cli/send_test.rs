@@ -115,9 +115,8 @@ fn delivery(config: &Config, arguments: SendTestArguments) -> Result<Delivery, F
         content_type: named.or_else(|| content_type(&payload).map(str::to_owned)),
         ..Metadata::default()
     };
-    metadata.validate().map_err(|(field, text)| Failure::Usage(format!("{field}: {text}")))?;
-    // Reserved, so that no message has it by itself.
     metadata.headers.insert(TEST.to_owned(), "true".to_owned());
+    metadata.validate().map_err(|(field, text)| Failure::Usage(format!("{field}: {text}")))?;
     let of_config = || config.routes.iter().find(|(_, route)| *route.sink == *sink).map(|(name, _)| name.clone());
     let route = route.or_else(of_config).unwrap_or_else(|| ROUTE.to_owned());
     Ok(Delivery {

@@ -284,7 +284,7 @@ async function edits(page) {
   await confirm(page, "Send");
   await page.getByText(/^Scheduled as \w{26}\.$/).waitFor();
   const pending = (await api("GET", `routes/${ROUTE}/messages?payload_contains=repaired`)).json.messages;
-  assert.deepEqual(pending.map((one) => [one.key, one.payload]), [["elsewhere", '{"order": "repaired"}']]);
+  assert.deepEqual(pending.map((one) => [one.key, one.payload, one.headers["Punctual-Test"]]), [["elsewhere", '{"order": "repaired"}', "true"]]);
   assert.ok(Number(await stage("sink count")) >= before);
   await api("DELETE", `routes/${ROUTE}/messages/${pending[0].id}`);
 }

@@ -45,7 +45,7 @@ async fn an_endpoint_gets_a_marked_message_and_its_answer_is_shown() {
     assert!(shown.out.contains("outcome      unavailable\n") && shown.error.contains("did not confirm"), "{shown:?}");
     for (arguments, code) in [
         (&["none"][..], 3),
-        (&["out", "--header", "Punctual-Test: no"], 2),
+        (&["out", "--header", "Punctual-Id: no"], 2),
         (&["out", "--header", "x"], 2),
         (&["out", "--payload", "-"], 2),
     ] {

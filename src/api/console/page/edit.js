@@ -4,6 +4,8 @@ import { call, ofMessage, ofRoute, post, Problem } from "./api.js";
 import { ask } from "./dialog.js";
 import { instant } from "./format.js";
 
+/** The header of a test. */
+const TEST = "Punctual-Test";
 const AREA = { spellcheck: "false", rows: 4 };
 
 /** Large integers as texts, which the API takes. */
@@ -62,12 +64,16 @@ export function test(route, message) {
   const fields = [...fieldsOf(message), { name: "delay", label: "Delay from now, such as 5m", initial: "0" }];
   ask({
     title: "Send a test",
-    text: `A new message with this content is scheduled on route ${route}. Its receiver cannot tell it from others.`,
+    text: `A new message with this content is scheduled on route ${route}. It has the header Punctual-Test.`,
     verb: "Send",
     fields,
     run: async ({ delay, ...values }) => {
-      const content = Object.entries(values).map(([name, text]) => [name, valueOf(name, text)]);
-      const { id } = await post(ofRoute(route, "/messages"), { ...Object.fromEntries(content), delay });
+      const content = Object.fromEntries(Object.entries(values).map(([name, text]) => [name, valueOf(name, text)]));
+      const { headers } = content;
+      content.headers = Array.isArray(headers)
+        ? [...headers.filter(({ name }) => name !== TEST), { name: TEST, value: "true" }]
+        : { ...headers, [TEST]: "true" };
+      const { id } = await post(ofRoute(route, "/messages"), { ...content, delay });
       return `Scheduled as ${id}.`;
     },
   });
