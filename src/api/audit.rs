@@ -33,6 +33,8 @@ impl<S: Sync> FromRequestParts<S> for Caller {
 pub enum Of<'a> {
     Id(&'a MessageId),
     Selection(String),
+    /// A message, and how it was changed.
+    Edit(&'a MessageId, String),
     /// The note of an operator about a change of a route.
     Note(&'a str),
     /// A flow of the route, and a note or the change.
@@ -61,6 +63,7 @@ pub fn log(token: &str, peer: Option<&str>, call: &str, route: &str, of: &Of<'_>
     let (mut id, mut selection, mut note, mut flow, mut schedule) = (None, None, None, None, None);
     match of {
         Of::Id(one) => id = Some(one.as_str()),
+        Of::Edit(one, text) => (id, note) = (Some(one.as_str()), Some(&**text)),
         Of::Selection(text) => selection = Some(&**text),
         Of::Note(text) => note = Some(*text).filter(|note| !note.is_empty()),
         Of::Flow(key, text) => (flow, note) = (Some(*key), Some(*text).filter(|text| !text.is_empty())),
@@ -81,6 +84,14 @@ pub fn shown(selection: &Selection) -> Of<'static> {
         }
         Selection::Where(filter) => filtered(filter),
     })
+}
+
+/// The selection of a redrive into another route.
+pub fn redirected(selection: &Selection, to: &str) -> Of<'static> {
+    match shown(selection) {
+        Of::Selection(text) => Of::Selection(format!("{text} to={to}")),
+        other => other,
+    }
 }
 
 fn named(ids: &[&MessageId]) -> String {

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use axum::{
     Extension, Json,
     extract::{Path, Query, Request, State},
+    http::StatusCode,
     routing::{MethodRouter, post},
 };
+use futures::FutureExt;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -19,12 +21,12 @@ use super::{
     filter::Parameters,
     groups::refusal,
     message_body::{self, DeadRequest, PendingRequest},
-    problem::Problem,
+    problem::{FieldError, Problem},
     state::Api,
 };
 use crate::{
     message::State as MessageState,
-    queue::{Bulk, QueueError},
+    queue::{Bulk, QueueError, Stayed},
     store::{DeadAction, DeadGroup, DeadWork, PendingAction, PendingWork, Selection},
 };
 
@@ -45,18 +47,54 @@ pub fn act_on_dead(action: DeadAction) -> MethodRouter<Arc<Api>> {
                     Path(route): Path<String>,
                     request: Request| {
             let body = body::read(&api.body_memory, request, MAX_BYTES).await?;
-            let DeadRequest { action, spread, selection, limit, dry_run, cursor } =
-                message_body::parse_dead(&body.bytes, action)?;
-            if let Selection::Where(filter) = &selection {
+            let request = message_body::parse_dead(&body.bytes, action)?;
+            if let Selection::Where(filter) = &request.selection {
                 api.check_flow_filter(&route, filter, "/flow")?;
             }
             let deadline = api.end_of_work(deadline);
-            let work = DeadWork { action, spread, selection: &selection, limit, dry_run, deadline };
+            let (selection, cursor) = (&request.selection, request.cursor.as_deref());
+            let DeadRequest { action, spread, limit, dry_run, .. } = request;
+            let work = DeadWork { action, spread, selection, limit, dry_run, deadline };
+            if let Some(to) = &request.to {
+                return redrive_to(&api, &caller, (&route, to), &work, cursor).await;
+            }
             let mut bulk = Bulk::default();
-            let result = api.queue.act_on_dead(&route, &work, cursor.as_deref(), &mut bulk).await;
-            ended(&caller, call, &route, &audit::shown(&selection), dry_run, bulk, result)
+            let result = api.queue.act_on_dead(&route, &work, cursor, &mut bulk).await;
+            ended(&caller, call, &route, &audit::shown(selection), dry_run, bulk, result)
+                .map(|Json(bulk)| Json(json!(bulk)))
         },
     )
+}
+
+/// Redrives dead letters into another route.
+async fn redrive_to(
+    api: &Api,
+    caller: &Caller,
+    (route, to): (&str, &str),
+    work: &DeadWork<'_>,
+    cursor: Option<&str>,
+) -> Result<Json<Value>, Problem> {
+    if !caller.grant.covers(to) {
+        return Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", "the token is for other routes"));
+    }
+    let refused = if to == route {
+        Some("is the route of the dead letters".to_owned())
+    } else {
+        (!api.queue.has_route(to)).then(|| format!("there is no route `{}`", to.escape_debug()))
+    };
+    if let Some(text) = refused {
+        return Err(Problem::invalid(vec![FieldError::new("/to", text)]));
+    }
+    let (mut bulk, mut stayed) = (Bulk::default(), Vec::new());
+    let redriving = api.queue.redrive_to(route, to, work, cursor, &mut bulk, &mut stayed);
+    let result = redriving.boxed().await;
+    let of = audit::redirected(work.selection, to);
+    let Json(bulk) = ended(caller, "redrive", route, &of, work.dry_run, bulk, result)?;
+    let shown =
+        |Stayed { id, reason, detail }: &Stayed| json!({ "id": id.as_str(), "reason": reason, "detail": detail });
+    let mut reply = json!(bulk);
+    reply["refused"] = stayed.iter().map(shown).collect();
+    Ok(Json(reply))
 }
 
 /// Logs and returns the result. A call that failed may have changed messages, too.

@@ -3,7 +3,7 @@
 use base64::{Engine, prelude::BASE64_STANDARD};
 
 use super::{
-    message_body::{Batch, MAX_MESSAGES, Rules, parse, parse_dead, parse_due},
+    message_body::{Batch, MAX_MESSAGES, Rules, parse, parse_dead, parse_patch},
     problem::{MAX_DETAIL_CHARS, Problem},
 };
 use crate::{
@@ -62,7 +62,7 @@ fn run(body: &[u8]) -> String {
         new_id: &|| MessageId::parse("made").expect("an id"),
     };
     let parsed = parse(body, &rules);
-    let due = checked(parse_due(body).map(|due| format!("{due:?}")));
+    let due = checked(parse_patch(body, MAX_PAYLOAD).map(|patch| format!("{patch:?}")));
     let ids = checked(
         parse_dead(body, DeadAction::Redrive(Expiry::Drop)).map(|dead| format!("{} {}", dead.limit, dead.dry_run)),
     );

@@ -35,8 +35,8 @@ use crate::{
 
 /// A message with a payload of at most this many bytes is sent at once; a larger one is streamed.
 const MAX_WHOLE_BYTES: usize = 64 * 1024;
-/// Maximum size of the body of a PATCH in bytes: one short field.
-const MAX_PATCH_BYTES: usize = 4096;
+/// Maximum size of an empty body in bytes.
+const MAX_EMPTY_BYTES: usize = 4096;
 
 pub async fn look_at(
     Shared(api): Shared<Arc<Api>>,
@@ -77,17 +77,6 @@ fn one(route: String, snapshot: Snapshot, waits: Waits, ends: Vec<EndedMessage>,
     })
 }
 
-pub async fn reschedule(
-    Shared(api): Shared<Arc<Api>>,
-    caller: Caller,
-    Path((route, id)): Path<(String, String)>,
-    request: Request,
-) -> Result<Response, Problem> {
-    let body = body::read(&api.body_memory, request, MAX_PATCH_BYTES).await?;
-    let due = message_body::parse_due(&body.bytes)?;
-    move_to(&api, &caller, "move", &route, &id, Some(due)).await
-}
-
 /// Makes a message due now.
 pub async fn deliver(
     Shared(api): Shared<Arc<Api>>,
@@ -95,12 +84,13 @@ pub async fn deliver(
     Path((route, id)): Path<(String, String)>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let body = body::read(&api.body_memory, request, MAX_PATCH_BYTES).await?;
+    let body = body::read(&api.body_memory, request, MAX_EMPTY_BYTES).await?;
     message_body::parse_nothing(&body.bytes)?;
     move_to(&api, &caller, "deliver", &route, &id, None).await
 }
 
-async fn move_to(
+/// Moves a pending message; without `due` it is due now.
+pub async fn move_to(
     api: &Api,
     caller: &Caller,
     call: &'static str,
@@ -115,9 +105,11 @@ async fn move_to(
             Ok(Json(ScheduledReply::rescheduled(route, &id, due)).into_response())
         }
         Rescheduled::InFlight => Err(Problem::in_flight(id.as_str())),
-        Rescheduled::Dead => {
-            Err(Problem::new(StatusCode::CONFLICT, "dead", format!("`{id}` is dead: redrive it, or schedule it anew")))
-        }
+        Rescheduled::Dead => Err(Problem::new(
+            StatusCode::CONFLICT,
+            "dead",
+            format!("`{id}` is dead: redrive it, edit it, or schedule it anew"),
+        )),
         Rescheduled::Held(first) => Err(Problem::new(
             StatusCode::CONFLICT,
             "held",
@@ -140,7 +132,7 @@ pub async fn cancel(
     request: Request,
 ) -> Result<Response, Problem> {
     let id = parse_id(&id)?;
-    let body = body::read(&api.body_memory, request, MAX_PATCH_BYTES).await?;
+    let body = body::read(&api.body_memory, request, MAX_EMPTY_BYTES).await?;
     message_body::parse_nothing(&body.bytes)?;
     let keep_dead = !caller.grant.has(Right::Admin);
     let cancellation = Cancellation { keep_dead, by: caller.by(), ..Cancellation::from(id.clone()) };
@@ -303,7 +295,7 @@ impl Api {
 }
 
 /// The id of a message that a call changes.
-fn parse_id(text: &str) -> Result<MessageId, Problem> {
+pub fn parse_id(text: &str) -> Result<MessageId, Problem> {
     if let Some(name) = MessageId::stored(text).ok().as_ref().and_then(MessageId::schedule) {
         let text = format!("`{text}` is the message of a schedule: change it with /v1/schedules/{name}");
         return Err(Problem::bad_request(text));

@@ -16,6 +16,7 @@ mod connections;
 mod console;
 mod deadline;
 mod development;
+mod edit;
 mod ended;
 mod filter;
 mod find;
@@ -158,7 +159,7 @@ fn endpoints() -> Vec<Endpoint> {
         call(Method::POST, MESSAGES, schedule, post(post::messages)),
         with(Method::GET, MESSAGES, read, messages::LIST_QUERY, get(messages::list)),
         call(Method::GET, MESSAGE, read, get(messages::look_at)),
-        call(Method::PATCH, MESSAGE, schedule, patch(messages::reschedule)),
+        call(Method::PATCH, MESSAGE, schedule, patch(edit::change)),
         call(Method::DELETE, MESSAGE, schedule, delete(messages::cancel)),
         call(Method::POST, "/v1/routes/{route}/messages/{id}/deliver", schedule, post(messages::deliver)),
         call(Method::POST, "/v1/routes/{route}/purge", admin, bulk::act_on_pending(false)),

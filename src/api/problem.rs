@@ -160,6 +160,7 @@ impl From<QueueError> for Problem {
             error @ QueueError::NoForwarding(_) => Self::new(StatusCode::CONFLICT, "no-forwarding", error.to_string()),
             error @ QueueError::NoFlows(_) => Self::new(StatusCode::NOT_FOUND, "no-flows", error.to_string()),
             error @ QueueError::NoHistory(_) => Self::new(StatusCode::NOT_FOUND, "no-history", error.to_string()),
+            QueueError::Full(limit) => Self::over(limit),
             QueueError::Invalid(text) => Self::bad_request(text),
             QueueError::Store(error) => error.into(),
         }

@@ -32,6 +32,9 @@ struct Shown<'a> {
     /// The last attempts that failed, the latest last.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     attempt_log: &'a [PastAttempt],
+    /// Only for a single dead letter: an edit can require it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    revision: Option<&'a str>,
     /// When it was accepted, or moved last.
     #[serde(skip_serializing_if = "Option::is_none")]
     accepted_at: Option<UnixMillis>,
@@ -140,6 +143,7 @@ pub fn pieces<'a>(
         last_error_at: snapshot.last_error_at,
         died_at: snapshot.died_at,
         attempt_log: &snapshot.attempt_log,
+        revision: snapshot.revision.as_deref(),
         accepted_at: snapshot.message.as_ref().ok().map(|message| message.accepted).filter(|at| at.get() > 0),
         due: snapshot.message.as_ref().ok().map(|message| message.due).filter(ever),
         next_attempt_at: deliver_at.filter(|_| snapshot.state == State::Pending),
@@ -209,6 +213,7 @@ mod tests {
     fn shown(message: Result<StoredMessage, String>) -> Value {
         let snapshot = Snapshot {
             attempt_log: Vec::new(),
+            revision: None,
             parked: false,
             last_error_at: UnixMillis::new(4000),
             died_at: UnixMillis::new(5000),

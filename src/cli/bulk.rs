@@ -48,7 +48,7 @@ pub struct BulkArguments {
     pub dry_run: bool,
     /// Do not ask for confirmation
     #[arg(long, short)]
-    yes: bool,
+    pub yes: bool,
 }
 
 /// A command that changes many messages.

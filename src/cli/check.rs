@@ -303,7 +303,7 @@ async fn within<T>(answer: impl Future<Output = Result<T, String>>) -> Result<T,
 }
 
 /// The Redis of the configuration.
-async fn open(config: &Config) -> Result<Backend, Failure> {
+pub async fn open(config: &Config) -> Result<Backend, Failure> {
     let embedded = match config.redis.topology() {
         RedisTopology::Embedded => Some(
             embedded::running_url(&config.redis.data_dir).await.map_err(|error| Failure::Failed(error.to_string()))?,

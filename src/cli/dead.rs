@@ -14,6 +14,7 @@ use url::form_urlencoded::Serializer;
 use super::{
     bulk::{Bulk, BulkArguments, Selection},
     client::{Session, of_route},
+    edit,
     failure::Failure,
     list::{DEAD_COLUMNS, Filter, Listing, Order, PageArguments, time_from_now},
     output,
@@ -122,22 +123,33 @@ pub struct RedriveArguments {
     #[command(flatten)]
     act: ActArguments,
     /// New time of expiry: `drop`, `keep`, or a duration with its unit such as `5m`: each message expires that long
-    /// after it is due
-    #[arg(long, value_name = "EXPIRY", default_value = "drop")]
-    expiry: String,
+    /// after it is due; `drop` by default
+    #[arg(long, value_name = "EXPIRY")]
+    expiry: Option<String>,
     /// One after another at this rate, e.g. `50/s`; all at once by default
     #[arg(long, value_name = "RATE")]
     rate: Option<String>,
     /// When the first one is due: RFC 3339, milliseconds since 1970, or a duration from now such as `2h`; now by default
     #[arg(long, value_name = "TIME")]
     start: Option<String>,
+    /// Another route on which they are scheduled, instead of their own
+    #[arg(long, value_name = "ROUTE")]
+    to: Option<String>,
+    /// Change this dead letter in $VISUAL or $EDITOR, then redrive it
+    #[arg(long, value_name = "ID", conflicts_with_all = ["ids", "all", "dry_run", "limit"])]
+    edit: Option<String>,
 }
 
 async fn redrive(session: &Session<'_>, arguments: RedriveArguments) -> Result<(), Failure> {
-    let RedriveArguments { act, expiry, rate, start } = arguments;
-    let fields = [("expiry", Some(expiry)), ("rate", rate), ("start", start.as_deref().map(time_from_now))];
-    let more = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.into())));
-    act_on(session, act, "redrive", "redrove", more.collect()).await
+    let RedriveArguments { act, expiry, rate, start, to, edit } = arguments;
+    let start = start.as_deref().map(time_from_now);
+    let fields = [("expiry", expiry), ("rate", rate), ("start", start), ("to", to)];
+    let more = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.into()))).collect();
+    let Some(id) = edit else { return act_on(session, act, "redrive", "redrove", more).await };
+    if !act.filter.body()?.is_empty() {
+        return Err(Failure::Usage("--edit is for one dead letter: leave out the filter".into()));
+    }
+    edit::run(session, &act.route, &id, act.bulk.yes, more).await
 }
 
 async fn purge(session: &Session<'_>, arguments: ActArguments) -> Result<(), Failure> {

@@ -9,6 +9,7 @@ mod dead;
 mod demo;
 #[cfg(feature = "http")]
 mod dev;
+mod edit;
 mod failure;
 mod flows;
 mod global;
@@ -26,6 +27,7 @@ mod reload;
 mod route;
 mod schedule;
 mod schedules;
+mod send_test;
 mod status;
 mod table;
 mod top;
@@ -97,6 +99,8 @@ enum Command {
     Repartition(Operator<route::RepartitionArguments>),
     /// Read the configuration of a running instance again
     Reload(Operator<reload::ReloadArguments>),
+    /// Send one message to a sink, without a queue, and show the answer
+    SendTest(send_test::SendTestArguments),
     /// Ask whether an instance is ready: exit 0 or 1
     Health(Operator<health::HealthArguments>),
     /// Run a demonstration: a private Redis, a receiver, ten messages
@@ -180,6 +184,7 @@ async fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Repartition(operator) => operate!(route::repartition, global, operator),
         Command::Resume(operator) => operate!(route::resume, global, operator),
         Command::Reload(operator) => operate!(reload::run, global, operator),
+        Command::SendTest(arguments) => Box::pin(send_test::run(global, arguments)).await,
         Command::Health(operator) => health::run(global, &operator.api, &operator.own).await,
         #[cfg(feature = "http")]
         Command::Demo(arguments) => demo::run(arguments).await,

@@ -252,6 +252,9 @@ const RESERVED_HEADERS: [&str; 13] = [
 /// Prefixes of names of headers that punctual and Standard Webhooks use.
 const RESERVED_PREFIXES: [&str; 2] = ["punctual-", "webhook-"];
 
+/// The header of a test message, folded: `punctual send-test` and the console set it.
+const TEST_HEADER: &str = "punctual-test";
+
 /// # Errors
 /// When `name` is not a header name, or is reserved.
 pub fn check_header_name(name: &str) -> Result<(), String> {
@@ -275,8 +278,9 @@ pub fn folded_header(name: &str) -> String {
 /// Whether the transport or punctual sets the header `name`, in any spelling.
 pub fn is_reserved_header(name: &str) -> bool {
     let folded = folded_header(name);
+    let is_open = folded.starts_with(DEAD_PREFIX) || folded == TEST_HEADER;
     RESERVED_HEADERS.contains(&folded.as_str())
-        || (RESERVED_PREFIXES.iter().any(|prefix| folded.starts_with(prefix)) && !folded.starts_with(DEAD_PREFIX))
+        || (RESERVED_PREFIXES.iter().any(|prefix| folded.starts_with(prefix)) && !is_open)
 }
 
 /// # Errors

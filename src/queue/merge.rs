@@ -89,6 +89,7 @@ mod tests {
             bytes,
             snapshot: Snapshot {
                 attempt_log: Vec::new(),
+                revision: None,
                 parked: false,
                 id: MessageId::parse(id).unwrap(),
                 state: State::Pending,

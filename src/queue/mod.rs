@@ -5,6 +5,7 @@ mod bury;
 mod clock;
 mod coalescer;
 mod cursor;
+mod edit;
 mod ended;
 mod external;
 mod flows;
@@ -13,6 +14,7 @@ mod growth;
 mod handle;
 mod merge;
 mod pending;
+mod redirect;
 mod registry;
 mod scatter;
 mod schedules;
@@ -22,6 +24,7 @@ pub use groups::{GroupAction, GroupWork};
 pub use growth::Room;
 pub use handle::{Queue, ShownRoute, check_due};
 pub use pending::{Purge, Refused};
+pub use redirect::Stayed;
 pub use registry::StartError;
 pub use schedules::{NewSchedule, RouteSchedule, ScheduleError};
 
@@ -31,6 +34,7 @@ use serde::Serialize;
 
 pub use crate::store::redis::{HORIZONS, PartitionForecast as Forecast};
 use crate::{
+    message::Limit,
     store::{DeadGroup, Pause, Snapshot, StoreError},
     time::UnixMillis,
 };
@@ -187,6 +191,9 @@ pub enum QueueError {
     NoFlows(String),
     #[error("route `{0}` keeps no history: it has no setting `history.for`")]
     NoHistory(String),
+    /// The other route of a redrive is at this limit.
+    #[error("the other route is at its limit: {}", .0.explain())]
+    Full(Limit),
     #[error("route `{0}` forwards no dead letters: it has no setting `dead.forward`")]
     NoForwarding(String),
 }

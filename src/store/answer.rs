@@ -111,6 +111,8 @@ pub struct Snapshot {
     pub died_at: Option<UnixMillis>,
     /// The last attempts that failed, the latest last. A redrive keeps them.
     pub attempt_log: Vec<PastAttempt>,
+    /// Only for a dead letter that `get` returns. It differs after an edit, and after another death.
+    pub revision: Option<String>,
     /// `Err`: why the body cannot be decoded.
     pub message: Result<StoredMessage, String>,
 }

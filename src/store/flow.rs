@@ -70,7 +70,7 @@ impl FlowRules {
 pub enum FieldChange<T> {
     #[default]
     Keep,
-    /// The setting of the route holds.
+    /// For a flow, the setting of the route holds.
     Remove,
     Set(T),
 }

@@ -3,6 +3,7 @@
 mod answer;
 mod attempt;
 mod claim;
+mod edit;
 mod flow;
 /// The in-memory store, with which tests compare the Redis store.
 #[cfg(any(test, feature = "testing"))]
@@ -23,6 +24,7 @@ pub use self::{
     answer::{Cancelled, Found, NewDue, Pause, Rescheduled, ScheduleStatus, Scheduled, Snapshot},
     attempt::{FailedAttempt, MAX_ATTEMPT_ERROR_BYTES, PastAttempt},
     claim::{Claim, ClaimRequest, Claimed, CutLeases, Death, Deaths, Lease, Recovered, Suspects, Token},
+    edit::{Changes, Edit, Edited, NewKey, revision},
     flow::{FieldChange, FlowChange, FlowRules, FlowState, PARKED, RouteFlow},
     schedule::{NextOccurrence, RunResult, ScheduleChange, ScheduleDefinition, ScheduleOwner, ScheduleState},
     selection::{

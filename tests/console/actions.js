@@ -255,6 +255,40 @@ async function schedules(page) {
   assert.equal(await items.count(), 1);
 }
 
+/** A dead letter is repaired in the form; one that was edited elsewhere is not overwritten. */
+async function edits(page) {
+  const before = Number(await stage("sink count"));
+  await view(page, `#/messages/${ROUTE}/dead-x`);
+  await page.getByRole("button", { name: "Edit and send again" }).click();
+  await dialog(page).getByLabel("Headers, as JSON").fill("{");
+  await confirm(page, "Send again");
+  await dialog(page).getByText("the headers are not JSON").waitFor();
+  await dialog(page).getByLabel("Headers, as JSON").fill('{"X-Note": "repaired"}');
+  await api("PATCH", `routes/${ROUTE}/messages/dead-x`, { key: "elsewhere" });
+  await confirm(page, "Send again");
+  await dialog(page).getByText("409 changed").waitFor();
+  await page.keyboard.press("Escape");
+  assert.equal((await message("dead-x")).key, "elsewhere");
+  await shows(page, "elsewhere");
+  await page.getByRole("button", { name: "Edit and send again" }).click();
+  await dialog(page).getByLabel("Payload").fill('{"order": "repaired"}');
+  await dialog(page).getByLabel("Maximum attempts").fill("2");
+  await confirm(page, "Send again");
+  await shows(page, "dead-x is due now.");
+  await dead(1);
+  await eventually("it failed again", async () => (await message("dead-x")).payload === '{"order": "repaired"}');
+  const { key, max_attempts: most, attempt_log: log } = await message("dead-x");
+  assert.deepEqual([key, Number(most), log.length > 1], ["elsewhere", 2, true]);
+  await page.getByRole("button", { name: "Send a test" }).click();
+  await dialog(page).getByLabel("Delay").fill("1h");
+  await confirm(page, "Send");
+  await page.getByText(/^Scheduled as \w{26}\.$/).waitFor();
+  const pending = (await api("GET", `routes/${ROUTE}/messages?payload_contains=repaired`)).json.messages;
+  assert.deepEqual(pending.map((one) => [one.key, one.payload, one.headers["Punctual-Test"]]), [["elsewhere", '{"order": "repaired"}', "true"]]);
+  assert.ok(Number(await stage("sink count")) >= before);
+  await api("DELETE", `routes/${ROUTE}/messages/${pending[0].id}`);
+}
+
 async function without(name, allowed) {
   const page = await opened(name);
   await view(page, "#/messages?route=hooks&state=flows");
@@ -263,7 +297,7 @@ async function without(name, allowed) {
   for (const address of ["#/", "#/schedules?name=rare", `#/dead?route=${ROUTE}`, `#/messages/${ROUTE}/dead-x`, `#/messages/${ROUTE}/later`]) {
     await view(page, address);
     await page.locator(".tile, .list, .waits").first().waitFor();
-    for (const action of ["Pause", "Redrive", "Purge", "Deliver now", "Move", "Cancel", "Run now"]) {
+    for (const action of ["Pause", "Redrive", "Purge", "Deliver now", "Move", "Cancel", "Run now", "Edit", "Send a test"]) {
       const count = await page.getByRole("button", { name: action }).count();
       assert.ok(allowed.includes(action) || count === 0, `${name} sees ${action} at ${address}`);
     }
@@ -284,6 +318,7 @@ run(async () => {
   await stage("sink answers 422");
   await schedule(ROUTE, { id: "dead-x", payload: 1 });
   await dead(1);
+  await edits(page);
   await without("reader", []);
-  await without("clerk", ["Deliver now", "Move", "Cancel"]);
+  await without("clerk", ["Deliver now", "Move", "Cancel", "Send a test"]);
 });

@@ -19,6 +19,7 @@ pub const FILES: &[(&str, &str, &str)] = &[
     ("charts.js", SCRIPT, include_str!("page/charts.js")),
     ("dead.js", SCRIPT, include_str!("page/dead.js")),
     ("dialog.js", SCRIPT, include_str!("page/dialog.js")),
+    ("edit.js", SCRIPT, include_str!("page/edit.js")),
     ("find.js", SCRIPT, include_str!("page/find.js")),
     ("flows.js", SCRIPT, include_str!("page/flows.js")),
     ("format.js", SCRIPT, include_str!("page/format.js")),

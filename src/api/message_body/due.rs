@@ -9,22 +9,7 @@ use crate::{
     time::{Due, UnixMillis, parse_instant},
 };
 
-raw_object!(Patch: delay, deliver_at);
 raw_object!(PatchGroup: shift, delay, deliver_at, before);
-
-/// The due time of a PATCH: exactly one of `delay` and `deliver_at`.
-///
-/// # Errors
-/// Those of `parse`.
-pub fn parse_due(body: &[u8]) -> Result<Due, Problem> {
-    let mut faults = Faults::default();
-    let patch: Option<Patch> = faults.object(json(body)?, "");
-    let due = patch.and_then(|patch| due(patch.delay, patch.deliver_at, &mut faults));
-    if due.is_none() && faults.is_empty() {
-        faults.add("", "one of `delay` and `deliver_at` is needed");
-    }
-    faults.end(due)
-}
 
 /// Where the messages of a group are moved.
 #[derive(Debug, PartialEq, Eq)]

@@ -6,7 +6,8 @@
 use serde_json::value::RawValue;
 
 pub use self::advance::{Advance, Target, is_past, is_too_far, parse_advance};
-pub use self::due::{GroupMove, parse_due, parse_group_move};
+pub use self::due::{GroupMove, parse_group_move};
+pub use self::edit::{PatchRequest, parse_patch};
 #[cfg(test)]
 pub use self::fields::MAX_MESSAGES;
 pub use self::payload::{JSON, TEXT};
@@ -31,6 +32,7 @@ use crate::{
 mod fields;
 mod advance;
 mod due;
+mod edit;
 mod headers;
 mod origin;
 mod payload;

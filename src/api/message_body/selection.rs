@@ -21,7 +21,7 @@ use crate::{
 // `all` must be `true`: a `null` does not select all, because an unset variable may have produced it.
 raw_object!(
     Dead: all, ids, reason, contains, since, until, flow, group, key, header, payload_contains, limit, dry_run, cursor,
-    expiry, start, rate
+    expiry, start, rate, to
 );
 raw_object!(
     Pending: all, ids, contains, since, until, flow, group, key, header, payload_contains, limit, dry_run, cursor,
@@ -36,6 +36,8 @@ raw_object!(Repartition: partitions);
 pub struct DeadRequest {
     /// With the requested expiry.
     pub action: DeadAction,
+    /// The route of a redrive on which the messages are scheduled, instead of their own.
+    pub to: Option<String>,
     pub spread: Spread,
     pub selection: Selection,
     /// At least 1.
@@ -85,7 +87,7 @@ pub fn parse_dead(body: &[u8], action: DeadAction) -> Result<DeadRequest, Proble
     }
     let given: Dead = whole(body)?;
     let mut faults = Faults::default();
-    let of_redrive = [("expiry", given.expiry), ("start", given.start), ("rate", given.rate)];
+    let of_redrive = [("expiry", given.expiry), ("start", given.start), ("rate", given.rate), ("to", given.to)];
     if let (DeadAction::Purge | DeadAction::Forward, Some((name, _))) =
         (action, of_redrive.iter().find(|(_, raw)| raw.is_some()))
     {
@@ -99,6 +101,7 @@ pub fn parse_dead(body: &[u8], action: DeadAction) -> Result<DeadRequest, Proble
         start: faults.field("start", given.start, |raw, at| moment(raw, at, parse_instant)),
         rate: faults.field("rate", given.rate, rate),
     };
+    let to = faults.field("to", given.to, read);
     let limit = faults.field("limit", given.limit, integer).unwrap_or(u64::MAX);
     if limit == 0 {
         faults.add("/limit", "is at least 1");
@@ -115,7 +118,7 @@ pub fn parse_dead(body: &[u8], action: DeadAction) -> Result<DeadRequest, Proble
         Some(ids) => Selection::Ids { ids, until: filter.until },
         None => Selection::Where(filter),
     };
-    faults.end(Some(DeadRequest { action, spread, selection, limit, dry_run, cursor }))
+    faults.end(Some(DeadRequest { action, to, spread, selection, limit, dry_run, cursor }))
 }
 
 const NOTHING_SELECTED: &str = "selects nothing: one of `ids`, `\"all\": true` and a filter (`reason`, `contains`, `since`, \

@@ -217,16 +217,6 @@ fn the_id_is_the_fields_then_the_headers_then_made() {
     assert_eq!(parse(b"[]", &keyed).unwrap_err().into_response().status(), 400);
 }
 
-#[test]
-fn a_patch_holds_exactly_one_due_time() {
-    assert_eq!(parse_due(br#"{"delay":"1s"}"#).unwrap(), Due::After(1000));
-    for body in
-        [&b"{}"[..], br#"{"delay":1,"deliver_at":1}"#, br#"{"delay":null}"#, br#"{"delay":1,"key":"k"}"#, b"", b"[1]"]
-    {
-        assert!(parse_due(body).is_err(), "{}", String::from_utf8_lossy(body));
-    }
-}
-
 const REDRIVE: DeadAction = DeadAction::Redrive(Expiry::Drop);
 
 #[test]
@@ -282,7 +272,7 @@ fn dead_messages_are_selected_in_one_way_never_by_omission() {
     ] {
         let spread = Spread::default();
         let expected =
-            DeadRequest { action: REDRIVE, spread, selection, limit: u64::MAX, dry_run: false, cursor: None };
+            DeadRequest { action: REDRIVE, to: None, spread, selection, limit: u64::MAX, dry_run: false, cursor: None };
         assert_eq!(parse_dead(body.as_bytes(), REDRIVE).unwrap(), expected, "{body}");
     }
     let limited = parse_dead(br#"{"all":true,"limit":3,"dry_run":true}"#, REDRIVE).unwrap();

@@ -4,6 +4,7 @@
 
 mod claim;
 mod definition;
+mod edit;
 mod ends;
 mod flow;
 mod flow_checks;

@@ -11,6 +11,7 @@ mod bundler;
 pub mod connection;
 mod dead;
 mod development;
+mod edit;
 mod engine;
 mod external;
 mod filter;

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     message::{Ended, Ending, MessageId, State, codec},
-    store::{Filter, Found, PARKED, PageRequest, Partition, Pause, Snapshot, StoreError},
+    store::{Filter, Found, PARKED, PageRequest, Partition, Pause, Snapshot, StoreError, revision},
     time::UnixMillis,
 };
 
@@ -103,8 +103,13 @@ impl RedisStore {
         Ok(found)
     }
 
-    /// `layout`: the layout that the partition must be open with; `""`: any.
-    async fn get_from(&self, partition: &Partition, layout: &str, id: &MessageId) -> Result<Option<Found>, StoreError> {
+    /// The reply of lua/get.lua. `layout`: the layout that the partition must be open with; `""`: any.
+    pub(super) async fn look_up(
+        &self,
+        partition: &Partition,
+        layout: &str,
+        id: &MessageId,
+    ) -> Result<Reply, StoreError> {
         let keys = self.any_keys(partition);
         let mut all = vec![
             keys.pending.as_str(),
@@ -120,7 +125,12 @@ impl RedisStore {
         all.extend(settings.history.iter().flat_map(|_| [&*keys.history, &keys.ended]));
         let call = script::GET.keys(&all).arg(layout).arg(id.as_str()).arg(settings.keep_millis());
         let reply: Vec<Value> = call.run(&self.listings).await.map_err(unless_closed)?;
-        let mut reply = Reply::from(reply);
+        Ok(Reply::from(reply))
+    }
+
+    async fn get_from(&self, partition: &Partition, layout: &str, id: &MessageId) -> Result<Option<Found>, StoreError> {
+        let mut reply = self.look_up(partition, layout, id).await?;
+        let settings = &self.route(&partition.route)?.settings;
         let (ends, now) = ends_of(&mut reply, id, settings.history_shares().map(|(age, _)| age))?;
         if reply.is_done() {
             return Ok((!ends.is_empty()).then_some(Found::Ended { remembered: None, ends }));
@@ -138,8 +148,10 @@ impl RedisStore {
             },
         };
         let score = reply.integer()?;
-        let snapshot = Box::new(snapshot(id.clone(), state, score, reply.failure()?, &reply.bytes()?));
-        Ok(Some(Found::Live { snapshot, now, paused: reply.flag()?, ends }))
+        let (failure, body) = (reply.failure()?, reply.bytes()?);
+        let revision = (state == State::Dead).then(|| revision(score, &body));
+        let snapshot = Snapshot { revision, ..snapshot(id.clone(), state, score, failure, &body) };
+        Ok(Some(Found::Live { snapshot: Box::new(snapshot), now, paused: reply.flag()?, ends }))
     }
 
     /// Matching messages behind a place. With a filter, a call considers a part of the messages, of which possibly none
@@ -262,6 +274,7 @@ pub(super) fn snapshot(
         last_error,
         last_error_at,
         attempt_log,
+        revision: None,
         died_at: (state == State::Dead).then(|| UnixMillis::new(score)).flatten(),
         message: message.map_err(|error| error.to_string()),
     }

@@ -48,6 +48,7 @@ scripts! {
     CUT "cut"
     DEFINE "define"
     DUE "due"
+    EDIT "edit"
     ENDED "ended"
     EVICT "evict"
     FENCE "fence"

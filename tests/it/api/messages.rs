@@ -43,7 +43,7 @@ async fn a_pending_message_moves_and_others_stay() {
     assert_eq!(moved.json, expected);
     assert_eq!(server.call("GET", X, "").await.json["deliver_at"], "2100-01-01T00:00:00.000Z");
 
-    for body in ["{}", r#"{"delay":1,"deliver_at":1}"#, r#"{"delay":-1}"#, r#"{"payload":1}"#, "[]"] {
+    for body in ["{}", r#"{"delay":1,"deliver_at":1}"#, r#"{"delay":-1}"#, r#"{"payload":1,"delay":1}"#, "[]"] {
         assert_eq!(server.call("PATCH", X, body).await.problem(422), "invalid", "{body}");
     }
     assert_eq!(server.call("PATCH", X, "{").await.problem(400), "bad-request");

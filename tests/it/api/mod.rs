@@ -8,6 +8,7 @@ mod messages;
 mod operations;
 mod purge_pending;
 mod remember;
+mod repair;
 mod schedule;
 mod search;
 mod tokens;

@@ -47,6 +47,7 @@ mod rights;
 mod schedule_faults;
 mod schedules;
 mod secrets;
+mod send_test;
 mod sharing;
 mod stop;
 mod suspects;

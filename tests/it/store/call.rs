@@ -89,6 +89,7 @@ pub fn expect(
             Operation::PurgePending(ids, limit, dry) => {
                 format!("{:?}", memory.purge_pending(ids.as_deref(), *limit, (*dry, BY), now, settings))
             }
+            Operation::Edit(id, edit) => format!("{:?}", memory.edit(id, edit, settings)),
             Operation::Evict(most) => format!("{:?}", memory.evict(*most, settings)),
             Operation::Forward(turn) if settings.forwards => {
                 let purges = turn.map(|turn| turn == Turn::Purge);

@@ -330,6 +330,7 @@ impl Case<'_> {
                 Operation::PurgePending(ids, limit, dry) => {
                     shown(store.purge_pending(partition, ids.as_deref(), *limit, *dry, BY).await)
                 }
+                Operation::Edit(id, edit) => shown(store.edit(partition, id, edit, None).await),
                 Operation::Evict(most) => {
                     let limits = DeadLimits { max_age: None, max_count: Some(*most * count_of(&partition.route)) };
                     shown(store.evict(partition, limits).await)
@@ -427,6 +428,7 @@ impl Operation {
             | Operation::Bury(_)
             | Operation::Produce(_)
             | Operation::Reschedule(..)
+            | Operation::Edit(..)
             | Operation::Define(Defining::Set(..))
             | Operation::Forward(_)
             | Operation::Dead(DeadAction::Redrive(_) | DeadAction::Forward, ..) => true,

@@ -11,8 +11,8 @@ use punctual::{
     recurrence::Rule,
     sink::template::FlowTemplate,
     store::{
-        ClaimRequest, DeadAction, Expiry, Filter, NewDue, NextOccurrence, Partition, ScheduleDefinition, ScheduleOwner,
-        Selection, Sent, Spread, Suspects, memory::PartitionSettings, redis::Turn,
+        ClaimRequest, DeadAction, Edit, Expiry, FieldChange, Filter, NewDue, NewKey, NextOccurrence, Partition,
+        ScheduleDefinition, ScheduleOwner, Selection, Sent, Spread, Suspects, memory::PartitionSettings, redis::Turn,
     },
     time::{Due, LAST_MILLIS, UnixMillis},
 };
@@ -102,6 +102,7 @@ pub enum Operation {
     CancelGroup(String, Option<MessageId>, usize),
     /// Most, and whether only to count.
     Dead(DeadAction, Spread, Selection, u64, bool),
+    Edit(MessageId, Edit),
     /// Most, and whether only to count.
     PurgePending(Option<Vec<MessageId>>, u64, bool),
     /// To so many dead ones.
@@ -252,6 +253,7 @@ fn operation(ids: &[MessageId]) -> impl Strategy<Value = Operation> + use<> {
         3 => (action(), spread(), selection(ids.to_vec()), 1..5_u64, any::<bool>()).prop_map(
             |(action, spread, selection, limit, dry)| Operation::Dead(action, spread, selection, limit, dry)
         ),
+        2 => (id(), edit()).prop_map(|(id, edit)| Operation::Edit(id, edit)),
         1 => (some_ids(), 1..5_u64, any::<bool>())
             .prop_map(|(ids, limit, dry)| Operation::PurgePending(ids, limit, dry)),
         1 => (3..9_u64).prop_map(Operation::Evict),
@@ -261,6 +263,27 @@ fn operation(ids: &[MessageId]) -> impl Strategy<Value = Operation> + use<> {
         4 => defining().prop_map(Operation::Define),
         2 => (1..5_usize).prop_map(Operation::Look),
     ]
+}
+
+fn edit() -> impl Strategy<Value = Edit> {
+    let payload = option::weighted(0.6, vec(any::<u8>(), 0..300));
+    let headers = option::weighted(0.3, "[a-z]{0,4}");
+    let key = prop_oneof![
+        Just(FieldChange::Keep),
+        Just(FieldChange::Remove),
+        "[a-z]{0,3}".prop_map(|key| FieldChange::Set(NewKey::Text(key))),
+        Just(FieldChange::Set(NewKey::Base64("/wA=".to_owned()))),
+    ];
+    let expires_at = select(vec![FieldChange::Keep, FieldChange::Remove, FieldChange::Set(SOME_EXPIRY)]);
+    let attempts = select(vec![FieldChange::Keep, FieldChange::Remove, FieldChange::Set(1), FieldChange::Set(0)]);
+    (payload, headers, key, expires_at, attempts).prop_map(|(payload, header, key, expires_at, max_attempts)| Edit {
+        payload: payload.map(Into::into),
+        headers: header.map(|text| [("X-Note".to_owned(), text)].into()),
+        key,
+        max_attempts,
+        expires_at,
+        ..Edit::default()
+    })
 }
 
 fn defining() -> impl Strategy<Value = Defining> {

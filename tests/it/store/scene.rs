@@ -9,9 +9,9 @@ use bytes::Bytes;
 use punctual::{
     message::{Cancellation, DeadLimits, DeadReason, LogRecord, Metadata, NewMessage, OnConflict, Remember, State},
     store::{
-        BulkProgress, ClaimEnd, ClaimRequest, DeadAction, DeadWork, Death, Expiry, FailedAttempt, FieldChange, Filter,
-        FlowChange, Lease, NewDue, Order, PARKED, PageRequest, Partition, Rescheduled, Selection, Sent, Settlement,
-        Spread, Store, StoreError, Suspects, Token, Transfer,
+        BulkProgress, ClaimEnd, ClaimRequest, DeadAction, DeadWork, Death, Edit, Expiry, FailedAttempt, FieldChange,
+        Filter, FlowChange, Lease, NewDue, Order, PARKED, PageRequest, Partition, Rescheduled, Selection, Sent,
+        Settlement, Spread, Store, StoreError, Suspects, Token, Transfer,
         redis::{EndPlace, Outgoing, RedisStore, RegistrationError, Turn},
     },
     time::{Due, UnixMillis},
@@ -226,6 +226,8 @@ impl Bench {
                 store.purge_pending(&partition, Some(&named), 3, false, BY).await?;
             }
             "purge nothing" => drop(store.purge_pending(&partition, None, 3, true, BY).await?),
+            "edit" => drop(store.edit(&partition, &id("dead"), &edited("new"), None).await?),
+            "edit without change" => drop(store.edit(&partition, &id("dead"), &Edit::default(), None).await?),
             "evict" => {
                 let limits = DeadLimits { max_age: Some(Duration::from_mins(1)), max_count: Some(1) };
                 store.evict(&partition, limits).await?;
@@ -473,6 +475,10 @@ pub fn record(offset: u64) -> LogRecord {
 
 fn cancelled(text: &str) -> Cancellation {
     Cancellation { id: id(text), record: Some(record(8)), unseen: true, keep_dead: false, by: BY.map(str::to_owned) }
+}
+
+fn edited(payload: &'static str) -> Edit {
+    Edit { payload: Some(payload.into()), ..Edit::default() }
 }
 
 fn read_from(offset: u64, message: NewMessage) -> NewMessage {

@@ -1,7 +1,7 @@
 //! The names of the scenes.
 
 /// Scene, and the script that it is about.
-pub const SCENES: [(&str, &str); 143] = [
+pub const SCENES: [(&str, &str); 146] = [
     ("ack", "settle"),
     ("bury", "settle"),
     ("cancel pending", "cancel"),
@@ -19,6 +19,9 @@ pub const SCENES: [(&str, &str); 143] = [
     ("cut none", "cut"),
     ("defer", "settle"),
     ("due", "due"),
+    ("edit", "edit"),
+    ("edit without change", "edit"),
+    ("edit, flows", "edit"),
     ("evict", "evict"),
     ("list ends", "ended"),
     ("trim", "trim"),

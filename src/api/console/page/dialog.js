@@ -75,7 +75,7 @@ function Question({ title, text, filter, verb, count: counting, noun, typed, fie
         ${counting && html`<p class="counted ${isDanger ? "bad" : ""}" role="status">${
           counted ? html`<b>${count(counted.count)}</b> ${noun(counted.count)}${counted.more ? " or more" : ""}` : problem ? "" : "Counting…"}</p>`}
         ${fields.map(({ name: field, label, initial, ...rest }) => html`
-          <label class="field wide" key=${field}>${label}<input ...${rest} value=${values[field]} onInput=${set(field)} dir="auto" /></label>`)}
+          <label class="field wide" key=${field}>${label}<${rest.rows ? "textarea" : "input"} ...${rest} value=${values[field]} onInput=${set(field)} dir="auto" /></label>`)}
         ${typed && html`<label class="field wide">Type the route’s name, ${typed}, to confirm
           <input value=${name} onInput=${(event) => setName(event.target.value)} autocomplete="off" spellcheck="false" /></label>`}
         ${progress > 0 && html`<p role="status">${count(progress)} done…</p>`}

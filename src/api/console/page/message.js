@@ -2,6 +2,7 @@
 
 import { flowName, get, ofMessage, usePoll } from "./api.js";
 import { cancel, deliver, move, purge, redrive, rights, untilLoaded } from "./actions.js";
+import { edit, test } from "./edit.js";
 import { count, instant, Time } from "./format.js";
 import { Badge, Fact, Lamp, link, Loading, sinkError, sinkLamp, Text, Trouble } from "./parts.js";
 import { Payload } from "./payload.js";
@@ -72,8 +73,10 @@ function Actions({ message, overview }) {
   }
   if (can.admin && state === "dead") {
     buttons.push(button("Redrive", () => redrive(route, chosen(), id), "primary"));
+    if (can.schedule && !message.unreadable) buttons.push(button("Edit and send again", () => edit(route, message)));
     buttons.push(button("Purge", () => purge(route, chosen(), id, back), "danger"));
   }
+  if (can.schedule && !message.unreadable) buttons.push(button("Send a test", () => test(route, message)));
   return buttons.length > 0 && html`<div class="buttons left">${buttons}</div>`;
 }
 

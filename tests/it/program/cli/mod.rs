@@ -5,6 +5,7 @@ mod broken_off;
 mod bulk;
 mod dead;
 mod demo;
+mod edit;
 mod flows;
 mod health;
 mod ids;
