@@ -106,7 +106,7 @@ stage() {
     target/package/punctual completions bash >target/package/completions/punctual
     target/package/punctual completions zsh >target/package/completions/_punctual
     target/package/punctual completions fish >target/package/completions/punctual.fish
-    cp CHANGELOG.md target/package/changelog
+    cp CHANGELOG.md target/package/doc/CHANGELOG.md
     cp LICENSE target/package/doc/LICENSE
     python3 deploy/package/components.py --target "$target" --features "$features" \
         --sbom target/package/doc/punctual.cdx.json --licences target/package/doc/licences.txt
@@ -126,7 +126,7 @@ tarball() {
     mkdir -p "$root/$name"/{bin,etc,share/doc,systemd}
     cp target/package/punctual "$root/$name/bin/"
     cp -r target/package/man target/package/completions "$root/$name/share/"
-    cp -r target/package/doc/. CHANGELOG.md deploy/redis deploy/prometheus/alerts.yml deploy/grafana "$root/$name/share/doc/"
+    cp -r target/package/doc/. deploy/redis deploy/prometheus/alerts.yml deploy/grafana "$root/$name/share/doc/"
     cp deploy/package/punctual.yaml "$root/$name/etc/"
     cp deploy/systemd/punctual.service "$root/$name/systemd/"
     archive "$root" "$name" | gzip -9n >"$out/$name.tar.gz"
