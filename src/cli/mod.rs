@@ -180,7 +180,7 @@ async fn dispatch(cli: Cli) -> Result<(), Failure> {
         #[cfg(feature = "http")]
         Command::Demo(arguments) => demo::run(arguments).await,
         #[cfg(feature = "http")]
-        Command::Dev(arguments) => dev::run(global, arguments).await,
+        Command::Dev(arguments) => Box::pin(dev::run(global, arguments)).await,
         Command::Lua(arguments) => print::lua(&arguments),
         Command::Completions(arguments) => print::completions(&arguments, Cli::command()),
         #[cfg(feature = "rabbitmq")]
