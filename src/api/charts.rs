@@ -1,12 +1,11 @@
 //! Charts of the last 24 hours: deliveries of this instance, and pending messages.
 
-use std::{convert::Infallible, process, sync::Arc, time::Duration};
+use std::{process, sync::Arc, time::Duration};
 
 use axum::{
     Extension, Json,
     extract::{Path, State},
 };
-use futures::{StreamExt, stream};
 use serde_json::{Map, Value, json};
 use tokio::time::{sleep, timeout};
 
@@ -22,8 +21,8 @@ use crate::time::{UnixMillis, wall_millis};
 /// Maximum time until the end of a step is noticed when the clock was set: 10 s.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Routes that are read at once at the end of a step: one script for each partition of them is under way.
-const READ_AT_ONCE: usize = 4;
+/// Maximum time in which the pending messages of all routes are read at the end of a step.
+const READ_TIME: Duration = Duration::from_mins(1);
 
 /// A number of pending messages that a caller or a scrape has read is used if it is not older than this.
 const FRESH: Duration = Duration::from_mins(1);
@@ -80,26 +79,24 @@ pub fn record(api: &Api) -> Option<u64> {
     api.steps.lock().record(now, &activity::by_route(&page))
 }
 
-/// Ends each step in its time.
-pub async fn keep(api: &Api) -> Infallible {
-    loop {
-        let left = STEP_MILLIS - wall_millis().get() % STEP_MILLIS;
-        sleep(Duration::from_millis(left).min(LOOK_INTERVAL)).await;
-        if let Some(step) = record(api) {
-            read_pending(api, step).await;
+/// Ends each step in its time, until the process ends. Must be called within a tokio runtime.
+pub fn keep(api: Arc<Api>) {
+    tokio::spawn(async move {
+        loop {
+            let left = STEP_MILLIS - wall_millis().get() % STEP_MILLIS;
+            sleep(Duration::from_millis(left).min(LOOK_INTERVAL)).await;
+            if let Some(step) = record(&api) {
+                // While Redis is down the numbers are not known.
+                let _ = timeout(READ_TIME, read_pending(&api, step)).await;
+            }
         }
-    }
+    });
 }
 
-/// Reads the pending messages of all routes, a few at a time. While Redis is down they are not known.
+/// Reads the pending messages of all routes, one at a time.
 async fn read_pending(api: &Api, step: u64) {
-    let read = api.queue.routes().into_iter().map(async |route| {
-        let pending = timeout(api.request_timeout, api.queue.pending(&route, FRESH)).await;
-        (route, pending)
-    });
-    let mut read = Box::pin(stream::iter(read).buffer_unordered(READ_AT_ONCE));
-    while let Some((route, pending)) = read.next().await {
-        if let Ok(Ok(pending)) = pending {
+    for route in api.queue.routes() {
+        if let Ok(pending) = api.queue.pending(&route, FRESH).await {
             api.steps.lock().set_pending(step, &route, pending);
         }
     }

@@ -113,6 +113,7 @@ async fn run(config: Config, load: Load, inbox: Option<Arc<Inbox>>) -> Result<()
     let (reloads, mut requests) = mpsc::channel(MAX_RELOADS);
     let api = Api::new(instance.queue.clone(), &config.server, statuses, page, api::ulids());
     let api = Arc::new(api.reloading(reloads));
+    api::keep_charts(api.clone());
     let limits = ConnectionLimits::of_process(config.server.max_connections_per_address);
     let calls = api::serve(listener, router(&instance, &api, inbox), limits, asked(stopped.clone()));
     let probes = probes.map(|probes| serve_probes(probes, api.clone(), stopped.clone()));
@@ -141,7 +142,6 @@ async fn run(config: Config, load: Load, inbox: Option<Arc<Inbox>>) -> Result<()
     let waiting = &waiting;
     let reports = incidents.report(|subject| async move { waiting.count(&subject).await });
     let queue = instance.queue.clone();
-    let charts = api.clone();
     let reloader = Reloader { load, instance: instance.clone(), api, certificate, removed: Vec::new() };
     let ended = match started {
         Ok(false) => Ok(()),
@@ -150,7 +150,6 @@ async fn run(config: Config, load: Load, inbox: Option<Arc<Inbox>>) -> Result<()
             () = stop.asked() => Ok(()),
             () = reports => Ok(()),
             () = backend.follow() => Ok(()),
-            never = api::keep_charts(&charts) => match never {},
             () = reloader.run(&mut requests, &mut hangups) => Ok(()),
             refused = keeper::keep(queue, generations, subscriptions, prepared, incidents.clone()) => Err(refused.to_string()),
             // If one of them ended alone, nothing would be delivered or served while /livez replies 200.

@@ -264,14 +264,11 @@ impl Queue {
     /// counts them, which takes five commands for a partition.
     pub async fn pending(&self, route: &str, max_age: Duration) -> Result<u64, QueueError> {
         let known = *self.route(route)?.pending.lock();
-        match known.filter(|(at, _)| at.elapsed() <= max_age) {
-            Some((_, pending)) => Ok(pending),
-            None => {
-                let Forecast { overdue, later, counts, .. } =
-                    self.forecast(route, None, Duration::from_secs(1), 1).await?;
-                Ok(overdue + later + counts.iter().sum::<u64>())
-            }
+        if let Some((_, pending)) = known.filter(|(at, _)| at.elapsed() <= max_age) {
+            return Ok(pending);
         }
+        let Forecast { overdue, later, counts, .. } = self.forecast(route, None, Duration::from_secs(1), 1).await?;
+        Ok(overdue + later + counts.iter().sum::<u64>())
     }
 
     /// Redrives, purges or counts dead messages, starting at `cursor`. `bulk` is correct after an error, too, except

@@ -39,6 +39,7 @@ async function fill() {
     payload: { invoice: 1042, total: "129.00", currency: "EUR", lines: [{ sku: "a-1", count: 2 }, { sku: "b-7", count: 1 }] },
   });
   await schedule("stock", Array.from({ length: 12 }, (_, n) => ({ id: `stock-${n}`, payload: n })));
+  await eventually("its sink is down", async () => (await api("GET", "sinks")).json.sinks.find(({ name }) => name === "warehouse").breaker === "open");
   await api("POST", "routes/stock/pause", { note: "the warehouse is being repaired until 22:00" });
   await schedule("hooks", Array.from({ length: 90 }, (_, n) => ({ id: `hook-${n}`, flow: `tenant:${n % 30}`, payload: n })));
   await api("POST", "routes/hooks/flows/tenant:7/pause", { note: "the tenant moves" });

@@ -84,6 +84,18 @@ async fn a_chart_has_a_step_for_every_five_minutes_of_the_last_day() {
     client.call("POST", "/v1/clock/advance", r#"{"by":"23h"}"#).await;
     let (length, steps) = at_steps().await;
     assert_eq!((length, steps.len()), (288, 1), "{steps:?}");
+
+    // The instance ends a step by itself, and reads how many messages are pending.
+    client.schedule("a", r#"{"delay":"90d","payload":1}"#).await;
+    let now = client.call("GET", "/v1/clock", "").await.json["now"].as_str().expect("a time").to_owned();
+    let millis = now.parse::<jiff::Timestamp>().expect("a time").as_millisecond();
+    let left = 300_000 - millis % 300_000;
+    client.call("POST", "/v1/clock/advance", &format!(r#"{{"by":"{}"}}"#, (left - 500).max(0))).await;
+    eventually("a step with one pending message", MAX_WAIT, async || {
+        let chart = client.call("GET", "/v1/routes/a/chart", "").await.json;
+        chart["pending"].as_array().expect("a list").contains(&json!(1)).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
