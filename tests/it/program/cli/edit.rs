@@ -109,7 +109,9 @@ async fn whatever_the_editor_does_nothing_is_lost() {
         let is_named = kept.iter().all(|path| ended.error.contains(path.to_str().expect("UTF-8")));
         let changes = !["exit 3", r#"rm "$1""#, "true"].contains(&script);
         assert!(kept.len() == usize::from(changes) && is_named, "{script}: {kept:?} {ended:?}");
-        kept.iter().for_each(|path| fs::remove_file(path).expect("an own file"));
+        for path in &kept {
+            fs::remove_file(path).expect("an own file");
+        }
         assert_eq!(desk.is_dead().await, before, "{script}");
     }
     let elsewhere = format!(
