@@ -126,7 +126,7 @@ impl Stage {
 
 /// Routes at the end of a configuration.
 fn queues(number: usize) -> String {
-    (0..number).map(|n| format!("  queue-{n:02}: {{ sink: jobs }}\n")).collect()
+    (0..number).map(|n| format!("  queue-{n:02}: {{ sink: jobs }}\n")).collect::<Vec<_>>().concat()
 }
 
 /// `operator`: the name of the token of all rights, and a part of it.
