@@ -25,7 +25,7 @@ use super::{
     activity,
     audit::{Caller, Of},
     auth::{self, Access, Authority, Grant},
-    body,
+    body, charts,
     deadline::Deadline,
     message_body::{self, Advance, Target},
     metrics_page,
@@ -251,7 +251,7 @@ impl Development {
         (self.passes)().0
     }
 
-    /// Whether a dead letter can have been on neither route since `ended` passes had ended.
+    /// Whether a dead letter can have been on neither route since that number of passes had ended.
     fn is_forwarding_since(&self, ended: u64) -> bool {
         (self.passes)().1 != ended
     }
@@ -285,6 +285,8 @@ impl Development {
             let ahead = time::ahead() + next_stop.saturating_sub(now);
             // First here: a message must not seem early when it arrives at once.
             time::set_ahead(ahead);
+            // Before a delivery at the new time: it counts there.
+            charts::record(&self.api);
             self.store().set_ahead(ahead).await.map_err(QueueError::from)?;
             (stops, pause, woken) = (stops + 1, PAUSES[0], None);
         };

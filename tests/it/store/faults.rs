@@ -16,7 +16,9 @@ use super::{
 };
 
 /// What needs memory, and may wait until there is some.
-const GROWING: [&str; 19] = [
+const GROWING: [&str; 21] = [
+    "edit",
+    "edit without change",
     "end a turn in vain",
     "post",
     "move a message of a group",
@@ -38,7 +40,8 @@ const GROWING: [&str; 19] = [
     "take members",
 ];
 /// What changes nothing.
-const READING: [&str; 22] = [
+const READING: [&str; 23] = [
+    "edit without change",
     "look at a group",
     "look at a schedule",
     "list schedules",
