@@ -40,7 +40,8 @@ const GROWING: [&str; 21] = [
     "take members",
 ];
 /// What changes nothing.
-const READING: [&str; 23] = [
+const READING: [&str; 24] = [
+    "edit in the outbox",
     "edit without change",
     "look at a group",
     "look at a schedule",

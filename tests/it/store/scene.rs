@@ -226,7 +226,7 @@ impl Bench {
                 store.purge_pending(&partition, Some(&named), 3, false, BY).await?;
             }
             "purge nothing" => drop(store.purge_pending(&partition, None, 3, true, BY).await?),
-            "edit" => drop(store.edit(&partition, &id("dead"), &edited("new"), None).await?),
+            "edit" | "edit in the outbox" => drop(store.edit(&partition, &id("dead"), &edited("new"), None).await?),
             "edit without change" => drop(store.edit(&partition, &id("dead"), &Edit::default(), None).await?),
             "evict" => {
                 let limits = DeadLimits { max_age: Some(Duration::from_mins(1)), max_count: Some(1) };

@@ -21,7 +21,7 @@ pub const SCENES: [(&str, &str); 146] = [
     ("due", "due"),
     ("edit", "edit"),
     ("edit without change", "edit"),
-    ("edit, flows", "edit"),
+    ("edit in the outbox, flows", "edit"),
     ("evict", "evict"),
     ("list ends", "ended"),
     ("trim", "trim"),
