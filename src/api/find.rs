@@ -24,8 +24,8 @@ use crate::{message::MessageId, queue::QueueError, store::Found};
 /// Routes that are asked at once: that many messages are in memory.
 const ASKED_AT_ONCE: usize = 4;
 
-/// Asks every route that the token covers. Payloads are left out: the call for the message has them. An error of one
-/// route does not hide the others; an error of all of them is that of the call.
+/// Asks every route that the token covers. Payloads are left out: the call for the message has them. Routes that fail are
+/// named. If every route fails, the call fails.
 pub async fn find(
     Shared(api): Shared<Arc<Api>>,
     Extension(deadline): Extension<Deadline>,

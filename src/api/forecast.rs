@@ -66,8 +66,8 @@ pub async fn forecast(
     Ok(Json(json!({ "now": now, "bucket_ms": length, "overdue": overdue, "counts": counts, "later": later })))
 }
 
-/// The sum of the routes that the token covers, and each route with pending messages. All begin at the same time. An error
-/// of one route does not hide the others; an error of all of them is that of the call.
+/// The sum of the routes that the token covers, and each route with pending messages. All begin at the same time. Routes
+/// that fail are named. If every route fails, the call fails.
 pub async fn of_all(
     State(api): State<Arc<Api>>,
     Extension(grant): Extension<Arc<Grant>>,

@@ -1,16 +1,13 @@
 use std::{array, collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
-    Bulk, DeadSummary, Forecast, Moving, Page, QueueError, RoutePause, RouteStats, RouteWindow,
+    Forecast, Moving, Page, QueueError, RoutePause, RouteStats, RouteWindow,
     coalescer::Coalescer,
     cursor,
     merge::Merge,
     registry::{RouteRegistry, StartError},
 };
-use crate::store::{
-    BulkProgress, Cancelled, DeadAction, DeadWork, Filter, Found, PageRequest, Rescheduled, ScheduleStatus, Scheduled,
-    Selection,
-};
+use crate::store::{Cancelled, Found, PageRequest, Rescheduled, ScheduleStatus, Scheduled};
 use crate::{
     calendar::{Calendar, Span},
     message::{Cancellation, MessageId, NewMessage},
@@ -269,76 +266,6 @@ impl Queue {
         }
         let Forecast { overdue, later, counts, .. } = self.forecast(route, None, Duration::from_secs(1), 1).await?;
         Ok(overdue + later + counts.iter().sum::<u64>())
-    }
-
-    /// Redrives, purges or counts dead messages, starting at `cursor`. `bulk` is correct after an error, too, except
-    /// for the effect of the failed call.
-    ///
-    /// # Errors
-    /// `Invalid` unless `act_on_dead` made the cursor.
-    pub async fn act_on_dead(
-        &self,
-        route: &str,
-        work: &DeadWork<'_>,
-        cursor: Option<&str>,
-        bulk: &mut Bulk,
-    ) -> Result<(), QueueError> {
-        let store = self.store();
-        let found = self.route(route)?;
-        let (first, mut done) = match cursor {
-            None => (0, BulkProgress::default()),
-            Some(cursor) => cursor::decode_bulk(cursor)?,
-        };
-        if let Some(start) = work.spread.start {
-            check_due(Due::At(start))?;
-        }
-        if work.action == DeadAction::Forward && !store.forwards(route) {
-            return Err(QueueError::NoForwarding(route.to_owned()));
-        }
-        // Sequential, so that each script and all of them together are bounded.
-        for (partition, _) in found.partitions.iter().filter(|(partition, _)| partition.index >= first) {
-            let own = match work.selection {
-                Selection::Ids { ids, until } => &Selection::Ids { ids: found.own(partition, ids), until: *until },
-                filter @ Selection::Where(_) => filter,
-            };
-            let result = store.act_on_dead(partition, &DeadWork { selection: own, ..*work }, &mut done).await;
-            (bulk.count, bulk.more, bulk.until, bulk.next) = (done.count, done.more, done.until, done.next);
-            let has_filter = matches!(work.selection, Selection::Where(filter) if *filter != Filter::default());
-            bulk.scanned = has_filter.then_some(done.scanned);
-            result?;
-            if done.more {
-                let goes_on = matches!(work.selection, Selection::Where(_));
-                bulk.cursor = goes_on.then(|| cursor::encode_bulk(partition.index, &done));
-                break;
-            }
-            done.place = None;
-        }
-        Ok(())
-    }
-
-    /// Dead messages by reason, the most frequent first. Counts as many as possible until `deadline`.
-    pub async fn summary(&self, route: &str, filter: &Filter, deadline: Instant) -> Result<DeadSummary, QueueError> {
-        let store = self.store();
-        let mut summary = DeadSummary { complete: true, ..DeadSummary::default() };
-        for (partition, _) in &self.route(route)?.partitions {
-            let mut place = None;
-            loop {
-                if Instant::now() >= deadline {
-                    summary.complete = false;
-                    break;
-                }
-                let (groups, reached) = store.summary(partition, filter, place.as_ref()).await?;
-                for group in groups {
-                    summary.add(group);
-                }
-                place = reached;
-                if place.is_none() {
-                    break;
-                }
-            }
-        }
-        summary.groups.sort_by(|one, other| other.count.cmp(&one.count).then_with(|| one.reason.cmp(&other.reason)));
-        Ok(summary)
     }
 
     /// Pending messages by due time: `count` intervals (1 to 1000) of `length`, starting at `now`, or at the present time.

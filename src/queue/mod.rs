@@ -5,6 +5,7 @@ mod bury;
 mod clock;
 mod coalescer;
 mod cursor;
+mod dead;
 mod edit;
 mod ended;
 mod external;

@@ -105,10 +105,7 @@ impl Queue {
         refused: &mut Refused,
     ) -> Result<(), QueueError> {
         let found = self.route(route)?;
-        let (first, mut done) = match cursor {
-            None => (0, BulkProgress::default()),
-            Some(cursor) => cursor::decode_bulk(cursor)?,
-        };
+        let (first, mut done) = cursor.map_or(Ok((0, BulkProgress::default())), cursor::decode_bulk)?;
         done.until = done.until.or(work.before);
         for (partition, _) in found.partitions.iter().filter(|(partition, _)| partition.index >= first) {
             let result = self.change_part(partition, filter, work, &mut done, refused).await;

@@ -64,10 +64,7 @@ impl Queue {
         }
         let expiry = if let DeadAction::Redrive(expiry) = work.action { expiry } else { Expiry::Drop };
         let redirect = Redirect { to, work, expiry };
-        let (first, mut done) = match cursor {
-            None => (0, BulkProgress::default()),
-            Some(cursor) => cursor::decode_bulk(cursor)?,
-        };
+        let (first, mut done) = cursor.map_or(Ok((0, BulkProgress::default())), cursor::decode_bulk)?;
         for (partition, _) in found.partitions.iter().filter(|(partition, _)| partition.index >= first) {
             let result = match work.selection {
                 Selection::Ids { ids, until } => {
@@ -76,13 +73,9 @@ impl Queue {
                 }
                 Selection::Where(filter) => self.redirect_part(partition, &redirect, filter, &mut done, stayed).await,
             };
-            (bulk.count, bulk.more, bulk.until, bulk.next) = (done.count, done.more, done.until, done.next);
-            let has_filter = matches!(work.selection, Selection::Where(filter) if *filter != Filter::default());
-            bulk.scanned = has_filter.then_some(done.scanned);
+            bulk.reach(partition.index, work.selection, &done);
             result?;
             if done.more {
-                let goes_on = matches!(work.selection, Selection::Where(_));
-                bulk.cursor = goes_on.then(|| cursor::encode_bulk(partition.index, &done));
                 break;
             }
             done.place = None;

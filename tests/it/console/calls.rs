@@ -40,7 +40,7 @@ async fn the_overview_has_the_work_of_the_instance_and_who_it_is() {
     assert!(lateness.is_sorted_by_key(Value::as_u64), "cumulative: {lateness:?}");
     assert_eq!(activity["routes"]["b"]["delivered"], 0);
 
-    // The same in the charts, as the sum and by route.
+    // The charts count these deliveries too, in the sum and for each route.
     let charts = client.call("GET", "/v1/charts", "").await.json;
     let sum = |chart: &Value, name: &str| {
         chart[name].as_array().expect("a list").iter().filter_map(Value::as_u64).sum::<u64>()

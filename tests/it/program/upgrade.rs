@@ -103,7 +103,7 @@ async fn write(redis: &RedisServer) -> BTreeSet<String> {
         assert!(answer.status < 300, "{method} {path}: {} {}", answer.status, answer.text);
     };
     let pause = json!({ "note": "for the upgrade" });
-    // Of dead letters, one waits in the other route, the others in the outbox.
+    // One dead letter waits on the other route, the others in the outbox.
     for route in ["closed", "buried"] {
         call("POST", &format!("/v1/routes/{route}/pause"), pause.clone()).await;
     }

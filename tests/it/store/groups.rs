@@ -16,27 +16,8 @@ use super::{
     scene::{NEW, ROUTE, SCENES, claim, partition, split},
 };
 
-/// Stands for Redis' own module inside a script: notes the first command on a group key that is not free.
-const WATCHING: &str = r"
-local real = redis
-local function seen(command, ...)
-  for _, key in ipairs({ ... }) do
-    local is_group = type(key) == 'string' and string.find(key, '}:group', 1, true)
-    if is_group and command ~= 'EXISTS' and command ~= 'UNLINK' then real.call('SET', 'seen', command) end
-  end
-end
-local redis = {
-  error_reply = real.error_reply,
-  call = function(...)
-    seen(...)
-    return real.call(...)
-  end,
-  pcall = function(...)
-    seen(...)
-    return real.pcall(...)
-  end,
-}
-";
+/// A command on a group key that is not free.
+const COSTS: &str = "string.find(key, '}:group', 1, true) and command ~= 'EXISTS' and command ~= 'UNLINK'";
 
 #[tokio::test]
 async fn without_groups_no_script_runs_a_command_for_them() {
@@ -46,18 +27,7 @@ async fn without_groups_no_script_runs_a_command_for_them() {
         if split(scene).0.contains("group") || scene.starts_with("produce in place") {
             continue;
         }
-        bench.set(scene).await;
-        let call = bench.record(scene, script).await;
-        bench.set(scene).await;
-        let code = format!("{WATCHING}{}", scripts[*script]);
-        let mut command = redis::cmd("EVAL");
-        command.arg(code).arg(call.keys.len()).arg(&call.keys);
-        for argument in &call.arguments {
-            command.arg(&argument[..]);
-        }
-        let _: redis::Value =
-            command.query_async(&mut bench.raw).await.unwrap_or_else(|error| panic!("{scene}: {error}"));
-        let seen: Option<String> = redis::cmd("GET").arg("seen").query_async(&mut bench.raw).await.expect("an answer");
+        let seen = bench.watch((scene, script), &scripts, COSTS).await;
         assert_eq!(seen, None, "{scene}");
     }
 }

@@ -208,27 +208,8 @@ async fn a_large_purge_reads_a_bounded_part_of_the_bodies() {
     assert!(ends.iter().all(|end| end.due.get() > FAR), "the due time of each is kept");
 }
 
-/// Stands for Redis' own module inside a script: remembers a command on the keys of a history.
-const WATCHING: &str = r"
-local real = redis
-local function seen(command, ...)
-  for _, key in ipairs({ ... }) do
-    local is_kept = type(key) == 'string' and (string.find(key, '}:history$') or string.find(key, '}:ended$'))
-    if is_kept and command ~= 'UNLINK' then real.call('SET', 'seen', command) end
-  end
-end
-local redis = {
-  error_reply = real.error_reply,
-  call = function(...)
-    seen(...)
-    return real.call(...)
-  end,
-  pcall = function(...)
-    seen(...)
-    return real.pcall(...)
-  end,
-}
-";
+/// A command on the keys of a history that is not free.
+const COSTS: &str = "(string.find(key, '}:history$') or string.find(key, '}:ended$')) and command ~= 'UNLINK'";
 
 #[tokio::test]
 async fn without_a_history_no_script_runs_a_command_for_it() {
@@ -243,17 +224,7 @@ async fn without_a_history_no_script_runs_a_command_for_it() {
         ["settle", "claim", "cancel", "recover", "purge_pending", "transfer", "bury", "get"].contains(script)
             && !scene.contains(", ")
     }) {
-        bench.set(scene).await;
-        let call = bench.record(scene, script).await;
-        bench.set(scene).await;
-        let mut command = redis::cmd("EVAL");
-        command.arg(format!("{WATCHING}{}", scripts[*script])).arg(call.keys.len()).arg(&call.keys);
-        for argument in &call.arguments {
-            command.arg(&argument[..]);
-        }
-        let _: redis::Value =
-            command.query_async(&mut bench.raw).await.unwrap_or_else(|error| panic!("{scene}: {error}"));
-        let seen: Option<String> = redis::cmd("GET").arg("seen").query_async(&mut bench.raw).await.expect("an answer");
+        let seen = bench.watch((scene, script), &scripts, COSTS).await;
         assert_eq!(seen, None, "{scene}");
     }
 }

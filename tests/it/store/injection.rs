@@ -8,7 +8,7 @@ use super::{
     scene::{SCENES, differing},
 };
 
-/// Stands for Redis' own module inside a script: the n-th command fails without having run, and time stands still.
+/// Replaces the module `redis` inside a script: the n-th command fails without having run, and time stands still.
 const FAILING: &str = r"
 local real, count = redis, 0
 local function fails()

@@ -31,6 +31,7 @@ mod schedules;
 mod together;
 mod turns;
 mod wake;
+mod watching;
 
 /// The text of a file in `lua/`.
 fn lua(name: &str) -> String {
