@@ -1,6 +1,6 @@
 //! One instance: live objects made from the configuration. The start and a reload make them in the same way.
 
-use std::{collections::BTreeMap, convert::Infallible, mem, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use futures::{FutureExt, future::Either};
@@ -16,6 +16,7 @@ use super::{
     differences::{Change, Differences},
     forwarder::Passes,
     reachability::Reachability,
+    running::{RouteUnit, Running, SinkUnit, SourceUnit},
     schedules::{self, FileSchedules},
     sinks::RunningSink,
     sources::RunningSource,
@@ -35,7 +36,7 @@ use crate::{
     sink::inbox::Inbox,
     spans::Spans,
     store::{
-        Partition, WakeSignal,
+        Partition,
         redis::{RedisStore, RouteSettings, WakeListener},
     },
 };
@@ -87,39 +88,6 @@ pub struct Instance {
     passes: Arc<Passes>,
     units: Units,
     running: Mutex<Running>,
-}
-
-/// The parts that a reload replaces.
-struct Running {
-    /// The connections of the scheduler, with all routes.
-    delivering: RedisStore,
-    routes: BTreeMap<String, RouteUnit>,
-    sources: BTreeMap<String, SourceUnit>,
-    sinks: BTreeMap<String, SinkUnit>,
-    schedules: Option<Unit>,
-    /// Parts that were removed, until they have ended.
-    ending: Vec<Unit>,
-    has_stopped: bool,
-}
-
-struct RouteUnit {
-    unit: Unit,
-    upkeep: Arc<Upkeep>,
-    /// Signals of the claimers.
-    signals: Vec<Arc<WakeSignal>>,
-}
-
-struct SourceUnit {
-    unit: Unit,
-    source: RunningSource,
-}
-
-struct SinkUnit {
-    sink: RunningSink,
-    /// Routes that use the sink have a copy.
-    user: mpsc::Sender<Infallible>,
-    /// Ends when no route uses the sink.
-    users: mpsc::Receiver<Infallible>,
 }
 
 /// Live sinks and sources that are not part of an instance yet.
@@ -470,48 +438,6 @@ impl Instance {
     /// The sinks. No message is handed to them after `stop`.
     pub fn sinks(&self) -> BTreeMap<String, RunningSink> {
         self.running.lock().sinks.iter().map(|(name, unit)| (name.clone(), unit.sink.clone())).collect()
-    }
-}
-
-impl Running {
-    /// Replaces the sinks that differ. Returns the former ones.
-    fn take_sinks(
-        &mut self,
-        differences: &Differences,
-        opened: BTreeMap<String, RunningSink>,
-    ) -> Vec<(String, SinkUnit)> {
-        let former = differences.sinks.keys().filter_map(|name| self.sinks.remove_entry(name)).collect();
-        for (name, sink) in opened {
-            let (user, users) = mpsc::channel(1);
-            self.sinks.insert(name, SinkUnit { sink, user, users });
-        }
-        former
-    }
-
-    /// The upkeep of each route: a new one for those that differ.
-    fn upkeeps(
-        &self,
-        config: &Config,
-        differences: &Differences,
-        passes: &Arc<Passes>,
-    ) -> BTreeMap<String, Arc<Upkeep>> {
-        let upkeep = |(name, route): (&String, &RouteConfig)| {
-            let known = self.routes.get(name).filter(|_| !differences.routes.contains_key(name));
-            let known = known.map(|known| known.upkeep.clone());
-            (name.clone(), known.unwrap_or_else(|| Arc::new(Upkeep::new(&name.as_str().into(), route, passes))))
-        };
-        config.routes.iter().map(upkeep).collect()
-    }
-
-    fn units(&self) -> impl Iterator<Item = &Unit> {
-        let routes = self.routes.values().map(|route| &route.unit);
-        routes.chain(self.sources.values().map(|source| &source.unit)).chain(&self.schedules).chain(&self.ending)
-    }
-
-    fn take_units(&mut self) -> Vec<Unit> {
-        let routes = mem::take(&mut self.routes).into_values().map(|route| route.unit);
-        let sources = mem::take(&mut self.sources).into_values().map(|source| source.unit);
-        routes.chain(sources).chain(self.schedules.take()).chain(self.ending.drain(..)).collect()
     }
 }
 

@@ -17,6 +17,7 @@ mod open_files;
 pub mod reachability;
 pub mod reload;
 mod restorer;
+mod running;
 mod schedules;
 pub mod serve;
 pub mod settings;
