@@ -11,8 +11,7 @@ local VERSION = 2
 local messages, dead, errors, pending, unack, route, remembered = unpack(KEYS)
 
 local groups = group_keys(KEYS, 8)
-local outbox, history, flow = optional_keys(KEYS, 10)
-history = limited_history(history, ARGV[3])
+local outbox, history, flow = optional_keys(KEYS, 10, ARGV[3])
 local FIRST, EACH = 4, flow and 5 or 4
 
 local refusal = closed(route, ARGV[1])

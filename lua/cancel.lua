@@ -1,4 +1,4 @@
--- include bodies bytes cancelled clock commit fields flow groups history layout optional records remembered revival sizes wake
+-- include bodies bytes cancelled clock commit fields flow groups layout optional records remembered revival sizes wake
 -- Cancels a pending message, or purges a dead one; one in flight stays.
 --
 -- KEYS   pending unack messages attempts errors dead remembered records bytes route groups grouped [history] [flow]
@@ -11,8 +11,7 @@
 local pending, unack, messages, attempts, errors, dead, remembered, records, bytes, route = unpack(KEYS)
 local channel, layout, id, keep, max = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local groups = group_keys(KEYS, 11)
-local _, history, flow = optional_keys(KEYS, 13)
-history = limited_history(history, ARGV[9])
+local _, history, flow = optional_keys(KEYS, 13, ARGV[9])
 
 local refusal = closed(route, layout)
 if refusal then return refusal end

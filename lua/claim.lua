@@ -1,4 +1,5 @@
 -- include claiming clock commit failures fields groups history members optional outbox passing rates scores turns
+-- features flow history optional outbox passing rates turns
 -- Moves due messages from pending to unack under a lease.
 --
 -- KEYS   pending unack messages attempts errors dead paused remembered records claims bytes groups grouped [outbox] [history] [flow]
@@ -22,8 +23,8 @@ local pending, unack, messages, attempts, errors, dead, paused, remembered, reco
 local instance, number, limit, max_bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local lease, suspects, chunk, company = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[9])
 local groups = group_keys(KEYS, 12)
-local outbox, history, flow = optional_keys(KEYS, 14)
-history = limited_history(history, ARGV[11])
+local outbox, history, flow
+if #KEYS >= 14 then outbox, history, flow = optional_keys(KEYS, 14, ARGV[11]) end
 if flow then flow.pending = pending end
 -- Due messages that a claim reads at most when it defers suspects, so that suspects alone do not leave it empty.
 local MAX_SEEN = 1000
@@ -180,11 +181,11 @@ elseif limit > 0 and not is_paused and not overtaken and is_due then
       if history then entries[i] = entry_of('dead', id, failures, nil, text) end
     end
     insert(steps, deaths)
-    post(steps, outbox, { unpack(deaths, 3) })
+    if outbox then post(steps, outbox, { unpack(deaths, 3) }) end
     add(steps, 'HSET', messages, marks, { { 'HDEL', messages, unpack(orphans) } })
     put(steps, reasons, former)
     drop(steps, attempts, orphans)
-    keep_ends(steps, history, orphans, entries, millis)
+    if history then keep_ends(steps, history, orphans, entries, millis) end
   end
   if #ids > 0 then
     local latest_now = instance .. ' ' .. whole(now)

@@ -549,7 +549,6 @@ local OUTCOMES = { dead = 2, cancelled = 3, replaced = 5 }
 
 -- Adds the limits of the history to its keys. `settings`: "<maximum number of ends> <maximum age in ms>".
 local function limited_history(history, settings)
-  if not history then return end
   local max, age = string.match(settings, '^(%d+) (%d+)$')
   history.max, history.age = tonumber(max), tonumber(age)
   return history

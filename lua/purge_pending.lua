@@ -1,4 +1,4 @@
--- include bodies bytes cancelled clock commit flow groups history optional recurring remembered sizes wake
+-- include bodies bytes cancelled clock commit flow groups optional recurring remembered sizes wake
 -- Cancels pending messages: the named ones, those of a group, or all in order of due time. Messages in flight and
 -- schedules stay.
 --
@@ -14,8 +14,7 @@ local pending, unack, messages, attempts, errors, remembered, records, bytes, sc
 local channel, keep, max = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local limit, is_dry = tonumber(ARGV[4]), ARGV[5] == '1'
 local groups = group_keys(KEYS, 10)
-local _, history, flow = optional_keys(KEYS, 12)
-history = limited_history(history, ARGV[6])
+local _, history, flow = optional_keys(KEYS, 12, ARGV[6])
 local what, FIRST = ARGV[8], 9
 
 local function was_before(messages, id, time)

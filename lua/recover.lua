@@ -9,9 +9,8 @@
 --        1 if more expired leases remain, otherwise 0
 local pending, unack, messages, attempts, errors, dead, bytes = unpack(KEYS)
 local channel, limit = ARGV[1], tonumber(ARGV[2])
-local outbox, history, flow = optional_keys(KEYS, 8)
+local outbox, history, flow = optional_keys(KEYS, 8, ARGV[4])
 local is_ordered = ARGV[3] == '1'
-history = limited_history(history, ARGV[4])
 -- A message with two crashes is a suspect and is claimed with few others. With three it is claimed alone, with five it
 -- is dead.
 local MAX_CRASHES = 5

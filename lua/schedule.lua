@@ -1,4 +1,5 @@
 -- include attempts bytes clock commit debounce ending fields flow groups history layout limits members optional records scores wake
+-- features flow history optional
 -- Schedules a batch: each id becomes pending; a live one is kept or replaced.
 --
 -- KEYS   pending unack messages attempts errors dead route remembered records bytes groups grouped [history] [flow]
@@ -19,8 +20,8 @@
 local pending, unack, messages, attempts, errors, dead, route, remembered, records, held_bytes = unpack(KEYS)
 local channel, max_bytes, layout, keep = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local groups = group_keys(KEYS, 11)
-local _, history, flow = optional_keys(KEYS, 13)
-history = limited_history(history, ARGV[5])
+local _, history, flow
+if #KEYS >= 13 then _, history, flow = optional_keys(KEYS, 13, ARGV[5]) end
 local FIRST = 6
 -- See src/message/codec.rs.
 local VERSION = 2
@@ -261,7 +262,7 @@ if flow and #written > 0 then
   is_open = depart(steps, flow, replaced, replaced_scores, values, now)
   number_flows(steps, flow, written, written_flows)
 end
-keep_ends(steps, history, replaced_ids, entries, now)
+if history then keep_ends(steps, history, replaced_ids, entries, now) end
 write(steps, scores, {})
 
 local failed = commit(steps)

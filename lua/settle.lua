@@ -1,4 +1,5 @@
 -- include attempts bytes clock commit completion failures fields flow flow_value groups history leases members optional outbox rates recurring scores sizes wake
+-- features flow flow_value history optional outbox rates recurring
 -- Settles claims: each message is completed, pending again, or dead.
 --
 -- KEYS   pending unack messages attempts errors dead remembered records bytes schedules groups grouped [outbox] [history] [flow]
@@ -17,10 +18,10 @@
 local pending, unack, messages, attempts, errors, dead, remembered, records, bytes, schedules = unpack(KEYS)
 local channel, keep, max = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local groups = group_keys(KEYS, 11)
-local outbox, history, flow = optional_keys(KEYS, 13)
+local outbox, history, flow
+if #KEYS >= 13 then outbox, history, flow = optional_keys(KEYS, 13, ARGV[6]) end
 local settings = ARGV[4] ~= '' and flow_settings(ARGV[4])
 local has_schedules = ARGV[5] == '1'
-history = limited_history(history, ARGV[6])
 local ARGUMENTS = { ack = 0, retry = 4, bury = 3, release = 1, defer = 2, plan = 4 }
 
 -- Adds the steps that set the failures of ids and reset their crashes. An id without failures has no field after that.
@@ -150,7 +151,7 @@ local steps = {}
 end_leases(steps, unack, ranges, moves, tokens)
 insert(steps, dues)
 insert(steps, deaths)
-post(steps, outbox, { unpack(deaths, 3) })
+if outbox then post(steps, outbox, { unpack(deaths, 3) }) end
 count(steps, attempts, counted, failures, old)
 if #named > 0 then
   local texts, former = { 'HSET', errors }, redis.call('HMGET', errors, unpack(named))
@@ -160,9 +161,13 @@ if #named > 0 then
   end
   put(steps, texts, former)
 end
-local keys = { pending = pending, messages = messages, attempts = attempts, errors = errors, schedules = schedules }
-local again, again_flows, unplanned, again_bytes, again_at = recur_each(steps, keys, occurrences, now, completed)
-earliest_due, left = math.min(earliest_due, again_at), left - again_bytes
+local again, again_flows, unplanned = {}, {}, {}
+if #occurrences > 0 then
+  local keys = { pending = pending, messages = messages, attempts = attempts, errors = errors, schedules = schedules }
+  local again_bytes, again_at
+  again, again_flows, unplanned, again_bytes, again_at = recur_each(steps, keys, occurrences, now, completed)
+  earliest_due, left = math.min(earliest_due, again_at), left - again_bytes
+end
 grow(steps, bytes, -left)
 local is_open = false
 if flow and done > 0 then
@@ -187,7 +192,7 @@ if flow and done > 0 then
   number_flows(steps, flow, again, again_flows, unplanned)
   forget(steps, flow, completed, ended_values)
 end
-keep_ends(steps, history, ended_ids, entries, now)
+if history then keep_ends(steps, history, ended_ids, entries, now) end
 complete(steps, remembered, records, attempts, errors, messages, groups, completed, keep, max)
 if not wake_up and earliest_due < math.huge then wake_up = earliest_due < head(pending) end
 local failed = commit(steps)

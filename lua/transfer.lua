@@ -1,4 +1,5 @@
 -- include bytes clock commit completion flow groups history leases optional recurring scores sizes wake
+-- features flow history optional recurring
 -- Delivers messages to lists on this Redis, exactly once: pushed and completed in one script.
 --
 -- KEYS   pending unack messages attempts errors remembered records bytes schedules groups grouped list... [history] [flow]
@@ -12,8 +13,9 @@ local BEFORE_LISTS = 11
 local pending, unack, messages, attempts, errors, remembered, records, bytes, schedules = unpack(KEYS)
 local groups = group_keys(KEYS, 10)
 local channel, keep, max, lists = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local _, history, flow = optional_keys(KEYS, BEFORE_LISTS + lists + 1)
-history = limited_history(history, ARGV[6])
+local _, history, flow
+local first_optional = BEFORE_LISTS + lists + 1
+if #KEYS >= first_optional then _, history, flow = optional_keys(KEYS, first_optional, ARGV[6]) end
 -- Usually all messages end with their delivery.
 local all_end = ARGV[5] == '0'
 local ended_ids, entries = {}, {}
@@ -91,7 +93,7 @@ if flow and done > 0 then
   end
   forget(steps, flow, completed, ended_values)
 end
-keep_ends(steps, history, ended_ids, entries, history and math.floor(clock() / 1000))
+if history then keep_ends(steps, history, ended_ids, entries, math.floor(clock() / 1000)) end
 complete(steps, remembered, records, attempts, errors, messages, groups, completed, keep, max)
 local failed = commit(steps)
 if failed then return failed end

@@ -133,13 +133,16 @@ impl Store for RedisStore {
         all.extend(&lists);
         let route = self.route(&partition.route)?;
         let all = route.with_history(all, keys);
-        let mut call = script::TRANSFER
+        let has_schedules = transfers.iter().any(|one| one.lease.id.schedule().is_some());
+        let is_plain = !has_schedules && !route.has_features();
+        let script = if is_plain { &script::PLAIN_TRANSFER } else { &script::TRANSFER };
+        let mut call = script
             .keys(&all)
             .arg(&keys.wake)
             .arg(route.settings.keep_millis())
             .arg(route.settings.kept_by_partition())
             .arg(lists.len())
-            .arg(u8::from(transfers.iter().any(|one| one.lease.id.schedule().is_some())))
+            .arg(u8::from(has_schedules))
             .arg(route.history_settings());
         for group in transfers.chunk_by(|a, b| a.lease.token == b.lease.token && a.list == b.list) {
             let Transfer { lease, list, .. } = &group[0];
@@ -194,7 +197,8 @@ impl RedisStore {
             ]),
             keys,
         );
-        Ok(script::CLAIM
+        let script = if route.has_features() { &script::CLAIM } else { &script::PLAIN_CLAIM };
+        Ok(script
             .keys(&all)
             .arg(format!("{:016x}", request.claimant))
             .arg(request.sequence)
@@ -283,13 +287,16 @@ impl RedisStore {
         let route = self.route(&partition.route)?;
         let others = [&*keys.remembered, &keys.records, &keys.bytes, &keys.schedules, &keys.groups, &keys.grouped];
         let all = route.with_outbox(keys.of_messages(&others), keys);
-        let mut call = script::SETTLE
+        let has_schedules = settlements.iter().any(|one| one.lease.id.schedule().is_some());
+        let is_plain = !has_schedules && !route.has_features();
+        let script = if is_plain { &script::PLAIN_SETTLE } else { &script::SETTLE };
+        let mut call = script
             .keys(&all)
             .arg(&keys.wake)
             .arg(route.settings.keep_millis())
             .arg(route.settings.kept_by_partition())
             .arg(route.flow_settings())
-            .arg(u8::from(settlements.iter().any(|one| one.lease.id.schedule().is_some())))
+            .arg(u8::from(has_schedules))
             .arg(route.history_settings());
         let alike = |a: &Settlement, b: &Settlement| a.lease.token == b.lease.token && is_ack(a) && is_ack(b);
         for group in settlements.chunk_by(alike) {

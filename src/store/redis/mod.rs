@@ -173,6 +173,11 @@ impl StoreRoute {
         self.with_history(all, keys)
     }
 
+    /// Whether calls of the route have keys that `with_outbox` adds.
+    fn has_features(&self) -> bool {
+        self.settings.forwards || self.settings.history.is_some() || self.settings.flow.is_some()
+    }
+
     /// The limits of the history as lua/include/history.lua reads them; empty without a history.
     fn history_settings(&self) -> String {
         self.settings.history_shares().map_or_else(String::new, |(age, max)| format!("{max} {age}"))

@@ -68,7 +68,8 @@ impl RedisStore {
         let route = self.route(&partition.route)?;
         let others = [&*keys.route, &keys.remembered, &keys.records, &keys.bytes, &keys.groups, &keys.grouped];
         let all = keys.of_messages(&others);
-        let mut call = script::SCHEDULE
+        let script = if route.has_features() { &script::SCHEDULE } else { &script::PLAIN_SCHEDULE };
+        let mut call = script
             .keys(&route.with_history(all, keys))
             .arg(&keys.wake)
             .arg(MAX_CALL_BYTES)

@@ -32,7 +32,9 @@ macro_rules! scripts {
 
         /// Every script but produce.lua, to be loaded before the first call.
         pub fn all() -> impl Iterator<Item = &'static Script> {
-            [$(&*$constant),*].into_iter().chain([&*CLAIMS, &*SETTLEMENTS, &*TRANSFERS])
+            let others: [&'static Script; 7] =
+                [&CLAIMS, &SETTLEMENTS, &TRANSFERS, &PLAIN_CLAIM, &PLAIN_SCHEDULE, &PLAIN_SETTLE, &PLAIN_TRANSFER];
+            [$(&*$constant),*].into_iter().chain(others)
         }
     };
 }
@@ -41,6 +43,13 @@ macro_rules! scripts {
 pub static CLAIMS: LazyLock<Script> = LazyLock::new(|| CLAIM.bundle());
 pub static SETTLEMENTS: LazyLock<Script> = LazyLock::new(|| SETTLE.bundle());
 pub static TRANSFERS: LazyLock<Script> = LazyLock::new(|| TRANSFER.bundle());
+
+/// `CLAIM` for routes without features: calls have neither their keys nor messages of schedules. A call spends time on
+/// each function of the includes, also on those that it does not need. The others likewise.
+pub static PLAIN_CLAIM: LazyLock<Script> = LazyLock::new(|| CLAIM.plain());
+pub static PLAIN_SCHEDULE: LazyLock<Script> = LazyLock::new(|| SCHEDULE.plain());
+pub static PLAIN_SETTLE: LazyLock<Script> = LazyLock::new(|| SETTLE.plain());
+pub static PLAIN_TRANSFER: LazyLock<Script> = LazyLock::new(|| TRANSFER.plain());
 
 scripts! {
     CANCEL "cancel"
@@ -104,6 +113,10 @@ includes! {
     "selection" "sizes" "taking" "turns" "utf8" "wake" "weight"
 }
 
+/// How the line of a Lua file begins that names its includes, and the line of those that plain calls do not need.
+const INCLUDE: &str = "-- include ";
+const FEATURES: &str = "-- features ";
+
 /// The clock of `punctual dev`, in place of the include.
 const DEVELOPMENT_CLOCK: &str = include_str!("../../../lua/development/clock.lua");
 
@@ -124,8 +137,15 @@ impl Script {
         Self::of(name, body, with_includes(body))
     }
 
+    /// The script without the includes in its line `-- features <name>...`.
+    fn plain(&self) -> Self {
+        let features: Vec<_> = names(self.body, FEATURES).collect();
+        let needed = names(self.body, INCLUDE).filter(|name| !features.contains(name));
+        Self::of(self.name, self.body, includes_of(needed) + self.body)
+    }
+
     fn bundle(&self) -> Self {
-        let includes = includes(&[self.body, "-- include bundle\n"]);
+        let includes = includes_of(names(self.body, INCLUDE).chain(["bundle"]));
         let code = format!("{includes}{}return bundle(transition)\n", function("transition", self.body));
         Self::of(self.name, self.body, code)
     }
@@ -181,15 +201,13 @@ impl Script {
 }
 
 fn with_includes(body: &'static str) -> String {
-    includes(&[body]) + body
+    includes_of(names(body, INCLUDE)) + body
 }
 
-/// The includes that `bodies` need. Panics if one is missing.
-fn includes(bodies: &[&'static str]) -> String {
+/// The includes with these names, each once and after its own includes. Panics if one is missing.
+fn includes_of(names: impl Iterator<Item = &'static str>) -> String {
     let mut includes = Vec::new();
-    for body in bodies {
-        resolve(body, &mut includes);
-    }
+    resolve(names, &mut includes);
     let text = |(name, text)| match name {
         "clock" if USES_DEVELOPMENT_CLOCK.load(Ordering::Relaxed) => DEVELOPMENT_CLOCK,
         _ => text,
@@ -201,14 +219,18 @@ fn function(name: &str, body: &str) -> String {
     format!("local function {name}(KEYS, ARGV)\n{body}end\n")
 }
 
-/// Adds the includes that `text` names in its first line, `-- include <name>...`, each once and after its own includes.
-fn resolve(text: &str, includes: &mut Vec<(&'static str, &'static str)>) {
-    let line = text.lines().next().and_then(|line| line.strip_prefix("-- include ")).unwrap_or_default();
-    for name in line.split(' ').filter(|name| !name.is_empty()) {
+/// The names in the line of `text` that begins with `start`.
+fn names(text: &'static str, start: &str) -> impl Iterator<Item = &'static str> {
+    let line = text.lines().take(2).find_map(|line| line.strip_prefix(start)).unwrap_or_default();
+    line.split_whitespace()
+}
+
+fn resolve(names: impl Iterator<Item = &'static str>, includes: &mut Vec<(&'static str, &'static str)>) {
+    for name in names {
         if includes.iter().all(|(included, _)| *included != name) {
             let include = INCLUDES.into_iter().find(|(known, _)| *known == name);
             let include = include.unwrap_or_else(|| panic!("lua/include/{name}.lua is missing"));
-            resolve(include.1, includes);
+            resolve(self::names(include.1, INCLUDE), includes);
             includes.push(include);
         }
     }

@@ -21,7 +21,6 @@ use redis::Value;
 
 use super::{
     bench::{Bench, MAX_PAYLOAD, id, later},
-    record::scripts,
     rows::{PREFIX, key},
     scene::{ROUTE, all_dead, partition, whole_page},
 };
@@ -253,7 +252,6 @@ async fn remembered_ids_beyond_a_smaller_bound_are_evicted_under_full_load() {
 #[tokio::test]
 async fn no_reply_is_larger_than_eight_mebibytes() {
     let mut bench = Bench::start().await;
-    let scripts = scripts();
     // Many small bodies fill a reply with what goes with them, few large ones with themselves.
     for (count, payload) in [(1000, 8300), (20, MAX_PAYLOAD)] {
         bench.clear().await;
@@ -283,7 +281,7 @@ async fn no_reply_is_larger_than_eight_mebibytes() {
                 *key = key.replace("three:0/3", &format!("{ROUTE}:0/1"));
             }
             let mut call = redis::cmd("EVAL");
-            call.arg(&scripts[script]);
+            call.arg(&recorded.code);
             call.arg(recorded.keys.len()).arg(&recorded.keys);
             for argument in &recorded.arguments {
                 call.arg(&argument[..]);
@@ -330,7 +328,7 @@ async fn a_batch_in_place_of_large_messages_is_split_down_to_single_ones() {
     let recorded = bench.last_call(&mut lines, "schedule").await;
     let call = |count: usize, max_bytes: &str| {
         let mut call = redis::cmd("EVAL");
-        call.arg(&scripts()["schedule"]).arg(recorded.keys.len()).arg(&recorded.keys);
+        call.arg(&recorded.code).arg(recorded.keys.len()).arg(&recorded.keys);
         call.arg(&recorded.arguments[0]).arg(max_bytes).arg(&recorded.arguments[2..5]);
         call.arg("replace").arg(count).arg(0);
         for message in batch(count, 1, OnConflict::Replace) {

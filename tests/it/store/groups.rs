@@ -12,7 +12,6 @@ use punctual::{
 use super::{
     bench::{Bench, id, later},
     operation::{FAR, ROUTES, ids},
-    record::scripts,
     scene::{NEW, ROUTE, SCENES, claim, partition, split},
 };
 
@@ -21,13 +20,13 @@ const COSTS: &str = "string.find(key, '}:group', 1, true) and command ~= 'EXISTS
 
 #[tokio::test]
 async fn without_groups_no_script_runs_a_command_for_them() {
-    let (mut bench, scripts) = (Bench::start().await, scripts());
+    let mut bench = Bench::start().await;
     for (scene, script) in SCENES.iter().filter(|(scene, _)| split(scene).1 != "groups") {
         // A group is named, or the command stands for two that are not needed.
         if split(scene).0.contains("group") || scene.starts_with("produce in place") {
             continue;
         }
-        let seen = bench.watch((scene, script), &scripts, COSTS).await;
+        let seen = bench.watch((scene, script), COSTS).await;
         assert_eq!(seen, None, "{scene}");
     }
 }

@@ -15,7 +15,6 @@ use punctual::{
 use super::{
     bench::{Bench, MAX_PAYLOAD, id, later},
     operation::FAR,
-    record::scripts,
     rows::{PREFIX, key},
     scene::{NEW, SCENES, claim},
 };
@@ -213,7 +212,7 @@ const COSTS: &str = "(string.find(key, '}:history$') or string.find(key, '}:ende
 
 #[tokio::test]
 async fn without_a_history_no_script_runs_a_command_for_it() {
-    let (mut bench, scripts) = (Bench::start().await, scripts());
+    let mut bench = Bench::start().await;
     bench.store = Arc::new(RedisStore::new(
         bench.store.servers().clone(),
         PREFIX,
@@ -224,7 +223,7 @@ async fn without_a_history_no_script_runs_a_command_for_it() {
         ["settle", "claim", "cancel", "recover", "purge_pending", "transfer", "bury", "get"].contains(script)
             && !scene.contains(", ")
     }) {
-        let seen = bench.watch((scene, script), &scripts, COSTS).await;
+        let seen = bench.watch((scene, script), COSTS).await;
         assert_eq!(seen, None, "{scene}");
     }
 }

@@ -4,8 +4,18 @@ use std::collections::BTreeSet;
 
 /// Name and text of the includes that `text` names in its line `-- include <name>...`, each once and after its own.
 pub fn includes(text: &str) -> Vec<(String, String)> {
+    all_of(named(text))
+}
+
+/// Like `includes`, without those that only features need: `-- features <name>...`.
+pub fn plain_includes(text: &str) -> Option<Vec<(String, String)>> {
+    let features = text.lines().find_map(|line| line.strip_prefix("-- features "))?;
+    Some(all_of(named(text).filter(|name| features.split(' ').all(|feature| feature != *name))))
+}
+
+fn all_of<'a>(names: impl Iterator<Item = &'a str>) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = Vec::new();
-    for name in named(text) {
+    for name in names {
         let include = super::lua(&format!("include/{name}"));
         let own = includes(&include);
         for one in own.into_iter().chain([(name.to_owned(), include)]) {

@@ -4,7 +4,7 @@ use redis::{RedisResult, Value};
 
 use super::{
     bench::Bench,
-    record::{Recorded, scripts},
+    record::Recorded,
     scene::{SCENES, differing},
 };
 
@@ -33,21 +33,19 @@ local redis = {
 #[tokio::test]
 async fn an_error_at_any_command_leaves_the_state_before_or_after() {
     let mut bench = Bench::start().await;
-    let scripts = scripts();
     for (scene, script) in SCENES {
         bench.set(scene).await;
         let call = bench.record(scene, script).await;
-        let code = &scripts[script];
 
         bench.set(scene).await;
         let before = bench.dump().await;
-        bench.run_failing(&call, code, 0).await.unwrap_or_else(|error| panic!("{scene}: {error}"));
+        bench.run_failing(&call, 0).await.unwrap_or_else(|error| panic!("{scene}: {error}"));
         let after = bench.dump().await;
 
         let mut undone = 0;
         for n in 1.. {
             bench.set(scene).await;
-            let result = bench.run_failing(&call, code, n).await;
+            let result = bench.run_failing(&call, n).await;
             let failed: Option<String> =
                 redis::cmd("GETDEL").arg("failed").query_async(&mut bench.raw).await.expect("the server answers");
             let now = bench.dump().await;
@@ -68,8 +66,8 @@ async fn an_error_at_any_command_leaves_the_state_before_or_after() {
 }
 
 impl Bench {
-    async fn run_failing(&mut self, call: &Recorded, code: &str, fail_at: u32) -> RedisResult<Value> {
-        let code = format!("{}{code}", FAILING.replace("FAIL_AT", &fail_at.to_string()));
+    async fn run_failing(&mut self, call: &Recorded, fail_at: u32) -> RedisResult<Value> {
+        let code = format!("{}{}", FAILING.replace("FAIL_AT", &fail_at.to_string()), call.code);
         let mut command = redis::cmd("EVAL");
         command.arg(code).arg(call.keys.len()).arg(&call.keys);
         for argument in &call.arguments {

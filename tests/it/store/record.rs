@@ -4,13 +4,17 @@ use std::collections::HashMap;
 
 use futures::{Stream, StreamExt};
 
-use super::{bench::Bench, include::includes};
+use super::{
+    bench::Bench,
+    include::{includes, plain_includes},
+};
 
 /// A script call as it went over the wire.
 #[derive(Clone, Debug)]
 pub struct Recorded {
     pub keys: Vec<String>,
     pub arguments: Vec<Vec<u8>>,
+    pub code: String,
 }
 
 /// Every script by the name of its file, as it is sent to Redis.
@@ -23,10 +27,24 @@ pub fn scripts() -> HashMap<String, String> {
             let text = super::lua(&name);
             // It contains them.
             let includes = if name == "produce" { Vec::new() } else { includes(&text) };
-            let code = includes.into_iter().map(|(_, include)| include).chain([text]).collect();
-            (name, code)
+            (name, code(includes, text))
         })
         .collect()
+}
+
+/// Name and code of every script, in each form in which it is sent.
+fn forms() -> impl Iterator<Item = (String, String)> {
+    let plain = |name: &String| {
+        let text = super::lua(name);
+        Some((name.clone(), code(plain_includes(&text)?, text)))
+    };
+    let scripts = scripts();
+    let plain: Vec<_> = scripts.keys().filter_map(plain).collect();
+    scripts.into_iter().chain(plain)
+}
+
+fn code(includes: Vec<(String, String)>, text: String) -> String {
+    includes.into_iter().map(|(_, include)| include).chain([text]).collect()
 }
 
 impl Bench {
@@ -46,8 +64,8 @@ impl Bench {
     /// The last call of `script` among `lines` up to now.
     pub async fn last_call(&mut self, lines: &mut (impl Stream<Item = String> + Unpin), script: &str) -> Recorded {
         const END: &str = "the scene ends";
-        let names: HashMap<String, String> =
-            scripts().into_iter().map(|(name, code)| (redis::Script::new(&code).get_hash().to_owned(), name)).collect();
+        let forms: HashMap<String, (String, String)> =
+            forms().map(|form| (redis::Script::new(&form.1).get_hash().to_owned(), form)).collect();
         let _: String = redis::cmd("ECHO").arg(END).query_async(&mut self.raw).await.expect("the server answers");
         let mut found = None;
         while let Some(line) = lines.next().await {
@@ -56,10 +74,12 @@ impl Bench {
                 break;
             }
             let text = |n: usize| String::from_utf8_lossy(words.get(n).map_or(&[][..], Vec::as_slice)).into_owned();
-            if text(0) == "EVALSHA" && names.get(&text(1)).is_some_and(|name| name == script) {
+            if text(0) == "EVALSHA"
+                && let Some((_, code)) = forms.get(&text(1)).filter(|(name, _)| name == script)
+            {
                 let count: usize = text(2).parse().expect("a number of keys");
                 let keys = (3..3 + count).map(text).collect();
-                found = Some(Recorded { keys, arguments: words[3 + count..].to_vec() });
+                found = Some(Recorded { keys, arguments: words[3 + count..].to_vec(), code: code.clone() });
             }
         }
         found.unwrap_or_else(|| panic!("no scene calls {script}.lua"))

@@ -7,7 +7,7 @@ use redis::{RedisResult, Value, aio::MultiplexedConnection};
 
 use super::{
     bench::Bench,
-    record::{Recorded, scripts},
+    record::Recorded,
     scene::{SCENES, differing},
 };
 
@@ -27,7 +27,6 @@ local redis = {
 #[tokio::test]
 async fn each_right_that_is_taken_away_alone_leaves_the_state_before_or_after() {
     let mut bench = Bench::start().await;
-    let scripts = scripts();
     let client = redis::Client::open(bench.server.url().replace("://", "://limited:secret@")).expect("a valid URL");
     bench.permit("+@all").await;
     let mut limited = client.get_multiplexed_async_connection().await.expect("the server answers");
@@ -35,7 +34,7 @@ async fn each_right_that_is_taken_away_alone_leaves_the_state_before_or_after() 
     for (scene, script) in SCENES {
         bench.set(scene).await;
         let call = bench.record(scene, script).await;
-        let code = format!("{FROZEN}{}", scripts[script]);
+        let code = format!("{FROZEN}{}", call.code);
 
         bench.set(scene).await;
         let before = bench.dump().await;

@@ -1,7 +1,5 @@
 //! Watches the commands that a script runs on certain keys.
 
-use std::collections::HashMap;
-
 use super::bench::Bench;
 
 /// Replaces the module `redis` inside a script. It keeps the first command for which `IS_WATCHED` is true: an expression
@@ -28,16 +26,11 @@ local redis = {
 
 impl Bench {
     /// Plays a scene. Returns a command of its script for which `is_watched` is true.
-    pub async fn watch(
-        &mut self,
-        (scene, script): (&str, &str),
-        scripts: &HashMap<String, String>,
-        is_watched: &str,
-    ) -> Option<String> {
+    pub async fn watch(&mut self, (scene, script): (&str, &str), is_watched: &str) -> Option<String> {
         self.set(scene).await;
         let call = self.record(scene, script).await;
         self.set(scene).await;
-        let code = format!("{}{}", WATCHING.replace("IS_WATCHED", is_watched), scripts[script]);
+        let code = format!("{}{}", WATCHING.replace("IS_WATCHED", is_watched), call.code);
         let mut command = redis::cmd("EVAL");
         command.arg(code).arg(call.keys.len()).arg(&call.keys);
         for argument in &call.arguments {
