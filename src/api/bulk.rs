@@ -119,7 +119,7 @@ pub async fn summary(
     Path(route): Path<String>,
     Query(query): Query<Vec<(String, String)>>,
 ) -> Result<Json<Value>, Problem> {
-    let filter = Parameters::new(query)?.filter(MessageState::Dead)?;
+    let filter = Parameters::new(query)?.filter(Some(MessageState::Dead))?;
     api.check_flow_filter(&route, &filter, "flow")?;
     let end = api.end_of_work(deadline);
     let summary = api.readers.fetch(&grant.share, api.queue.summary(&route, &filter, end)).await?;

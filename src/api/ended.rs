@@ -17,7 +17,10 @@ use super::{
     shown_end::ShownEnd,
     state::Api,
 };
-use crate::message::{Ended, EndedMessage, MessageId};
+use crate::{
+    message::{Ended, EndedMessage, MessageId},
+    queue::EndedQuery,
+};
 
 /// Bytes of memory of an end in a page: its JSON.
 const END_BYTES: u64 = 2048;
@@ -46,19 +49,25 @@ fn shown(ends: &[EndedMessage]) -> Value {
     ends.iter().map(|end| json!(ShownEnd::from(end))).collect()
 }
 
-/// A page of ends, the latest first.
+/// A page of ends.
 pub async fn list(
     api: &Arc<Api>,
     grant: &Grant,
     route: &str,
-    query: &PageQuery,
+    (query, page): (&EndedQuery, &PageQuery),
     deadline: Deadline,
 ) -> Result<Response, Problem> {
-    let limit = page_limit(query)?;
+    let limit = page_limit(page)?;
     let _permit = api.enter(&grant.share, limit as u64 * END_BYTES, deadline).await?;
-    let page = api.readers.fetch(&grant.share, api.queue.ended(route, limit, query.cursor.as_deref())).await?;
+    let end = api.end_of_work(deadline);
+    let found = api.queue.ended(route, query, limit, page.cursor.as_deref(), end);
+    let page = api.readers.fetch(&grant.share, found).await?;
     let messages: Vec<Value> = page.ends.iter().map(|end| listed(route, end)).collect();
-    Ok(Json(json!({ "messages": messages, "cursor": page.cursor })).into_response())
+    let mut reply = json!({ "messages": messages, "cursor": page.cursor });
+    if query.has_filter() {
+        reply["scanned"] = page.scanned.into();
+    }
+    Ok(Json(reply).into_response())
 }
 
 fn listed(route: &str, end: &EndedMessage) -> Value {

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use super::problem::Problem;
 use crate::{
-    message::{DeadReason, State, check_group, parse_flow},
-    store::Filter,
+    message::{DeadReason, EndOutcome, State, check_group, parse_flow},
+    queue::EndedQuery,
+    store::{Filter, Order},
     time::parse_instant,
 };
 
@@ -41,11 +42,6 @@ impl Parameters {
         Ok(Self(all))
     }
 
-    /// Whether all parameters were taken.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// # Errors
     /// 400 with the error of `parse`.
     pub fn take<T>(&mut self, name: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Result<Option<T>, Problem> {
@@ -54,13 +50,42 @@ impl Parameters {
     }
 
     /// # Errors
+    /// 400 for a wrong value.
+    pub fn order(&mut self) -> Result<Option<Order>, Problem> {
+        self.take("order", |text| match text {
+            "asc" => Ok(Order::Ascending),
+            "desc" => Ok(Order::Descending),
+            _ => Err("is `asc` or `desc`".into()),
+        })
+    }
+
+    /// Which ends are listed, the latest first by default.
+    ///
+    /// # Errors
+    /// 400 for a wrong value, and for a parameter that ends do not have.
+    pub fn ends(&mut self) -> Result<EndedQuery, Problem> {
+        if self.0.keys().any(|name| name.starts_with(HEADER) || name == "payload_contains") {
+            let text = "the history of a route keeps no headers and no payloads: filter by `key`, `flow` or `group`";
+            return Err(Problem::bad_request(text));
+        }
+        let outcome = self.take("outcome", EndOutcome::parse)?;
+        let order = self.order()?.unwrap_or(Order::Descending);
+        Ok(EndedQuery { outcome, filter: self.filter(None)?, order })
+    }
+
+    /// `state`: `None` for messages that ended.
+    ///
+    /// # Errors
     /// 400 for a wrong value, and for a parameter that messages of `state` do not have.
-    pub fn filter(&mut self, state: State) -> Result<Filter, Problem> {
+    pub fn filter(&mut self, state: Option<State>) -> Result<Filter, Problem> {
         let has = |name: &str| self.0.contains_key(name);
-        if state != State::Dead && has("reason") {
+        if has("outcome") {
+            return Err(Problem::bad_request("`outcome` is for messages that ended: add `state=ended`"));
+        }
+        if state != Some(State::Dead) && has("reason") {
             return Err(Problem::bad_request("`reason` is for dead messages: add `state=dead`"));
         }
-        if state == State::Unack && (has("since") || has("until")) {
+        if state == Some(State::Unack) && (has("since") || has("until")) {
             return Err(Problem::bad_request("`since` and `until` are not for messages in flight"));
         }
         let names: Vec<String> = self.0.keys().filter(|name| name.starts_with(HEADER)).cloned().collect();

@@ -166,6 +166,7 @@ pub const LIST_QUERY: &[&str] = &[
     "key",
     "header.NAME",
     "payload_contains",
+    "outcome",
     "order",
     "limit",
     "cursor",
@@ -191,14 +192,6 @@ fn listed_state(text: &str) -> Result<ListedState, String> {
     }
 }
 
-fn order(text: &str) -> Result<Order, String> {
-    match text {
-        "asc" => Ok(Order::Ascending),
-        "desc" => Ok(Order::Descending),
-        _ => Err("is `asc` or `desc`".into()),
-    }
-}
-
 /// The newest dead letters come first.
 fn default_order(state: State) -> Order {
     if state == State::Dead { Order::Descending } else { Order::Ascending }
@@ -219,15 +212,13 @@ pub async fn list(
         payload: query.take("payload", |text| text.parse().map_err(|_| "is `true` or `false`".to_owned()))?,
     };
     let ListedState::Live(state, retried) = listed else {
-        if !query.is_empty() {
-            return Err(Problem::bad_request("`state=ended` takes no filter and no `order`"));
-        }
-        return ended::list(&api, &grant, &route, &page, deadline).await;
+        let ends = query.ends()?;
+        return ended::list(&api, &grant, &route, (&ends, &page), deadline).await;
     };
-    let mut filter = query.filter(state)?;
+    let mut filter = query.filter(Some(state))?;
     api.check_flow_filter(&route, &filter, "flow")?;
     filter.retried = retried;
-    let order = query.take("order", order)?.unwrap_or_else(|| default_order(state));
+    let order = query.order()?.unwrap_or_else(|| default_order(state));
     // Few of many messages may match.
     let end = (filter != Filter::default()).then(|| api.end_of_work(deadline));
     let listed = Listed::Filtered { state, filter, order };

@@ -204,7 +204,7 @@ async fn export(session: &Session<'_>, arguments: ExportArguments) -> Result<(),
     let mut out = BufWriter::new(opened.map_err(failed)?);
     let exported = |count: u64| format!("exported {} of {route}", output::counted(count, "dead letter"));
     let (progress, mut count) = (Progress::new(*limit, exported(0), "at most: the export is incomplete"), 0);
-    let listing = Listing { route, state: "dead", filter, order: Some(Order::Asc), limit: *limit };
+    let listing = Listing::all(route, "dead", filter, Order::Asc, *limit);
     let read = listing.read(session, |message| {
         count += 1;
         progress.reached(count, exported(count));

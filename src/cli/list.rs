@@ -21,6 +21,9 @@ pub struct ListArguments {
     route: String,
     #[arg(long, value_enum, default_value = "pending")]
     state: State,
+    /// How messages ended, with `--state ended`
+    #[arg(long, value_enum)]
+    outcome: Option<Outcome>,
     #[command(flatten)]
     filter: Filter,
     #[command(flatten)]
@@ -29,7 +32,7 @@ pub struct ListArguments {
 
 #[derive(Args)]
 pub struct PageArguments {
-    /// By time: dead letters are listed newest first by default, others oldest first
+    /// By time: dead letters and messages that ended are listed newest first by default, others oldest first
     #[arg(long, value_enum)]
     order: Option<Order>,
     /// Maximum number of messages
@@ -55,8 +58,17 @@ enum State {
     Unack,
     /// Dead letters, by the time of death
     Dead,
-    /// Messages that ended, the latest first, of a route with a history
+    /// Messages that ended, of a route with a history
     Ended,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Outcome {
+    Delivered,
+    Dead,
+    Cancelled,
+    Expired,
+    Replaced,
 }
 
 pub async fn list(session: &Session<'_>, arguments: ListArguments) -> Result<(), Failure> {
@@ -67,8 +79,8 @@ pub async fn list(session: &Session<'_>, arguments: ListArguments) -> Result<(),
         State::Dead => ("dead", DEAD_COLUMNS),
         State::Ended => ("ended", &["id", "outcome", "ended_at", "attempts", "lateness", "answer"][..]),
     };
-    let ListArguments { route, filter, page, .. } = &arguments;
-    Listing::page(route, state, filter, page).show(session, columns).await
+    let ListArguments { route, filter, page, outcome, .. } = &arguments;
+    Listing { outcome: *outcome, ..Listing::page(route, state, filter, page) }.show(session, columns).await
 }
 
 /// Columns of a table of dead letters.
@@ -179,6 +191,7 @@ pub struct Listing<'a> {
     pub route: &'a str,
     pub state: &'static str,
     pub filter: &'a Filter,
+    outcome: Option<Outcome>,
     /// `None`: that of the state.
     pub order: Option<Order>,
     /// `None`: all messages.
@@ -187,12 +200,18 @@ pub struct Listing<'a> {
 
 impl<'a> Listing<'a> {
     pub fn page(route: &'a str, state: &'static str, filter: &'a Filter, page: &PageArguments) -> Self {
-        Self { route, state, filter, order: page.order, limit: Some(page.limit) }
+        Self { route, state, filter, outcome: None, order: page.order, limit: Some(page.limit) }
+    }
+
+    /// All messages, oldest first or newest first.
+    pub fn all(route: &'a str, state: &'static str, filter: &'a Filter, order: Order, limit: Option<u64>) -> Self {
+        Self { route, state, filter, outcome: None, order: Some(order), limit }
     }
 
     fn pages<'b>(&self, path: &'b str) -> Result<Pages<'b>, Failure> {
         let mut query = vec![("state".into(), self.state.to_owned())];
         query.extend(self.order.map(|order| ("order".into(), format!("{order:?}").to_lowercase())));
+        query.extend(self.outcome.map(|outcome| ("outcome".into(), format!("{outcome:?}").to_lowercase())));
         query.extend(self.filter.fields()?);
         Ok(Pages { path, name: "messages", query, max_page: MAX_PAGE, limit: self.limit })
     }

@@ -42,6 +42,13 @@ pub enum EndOutcome {
 impl EndOutcome {
     const ALL: [Self; 5] = [Self::Delivered, Self::Dead, Self::Cancelled, Self::Expired, Self::Replaced];
 
+    /// # Errors
+    /// For a text that names none of them.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|outcome| outcome.as_str() == text);
+        found.ok_or_else(|| format!("is one of {}", Self::ALL.map(Self::as_str).join(", ")))
+    }
+
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Delivered => "delivered",

@@ -2,7 +2,7 @@
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 
-use super::QueueError;
+use super::{QueueError, ended::EndKey};
 use crate::{
     message::MessageId,
     store::{BulkProgress, Order},
@@ -37,19 +37,20 @@ fn sign(order: Order) -> &'static str {
 }
 
 /// The cursor of a list of ends: time, partition and number of the last one.
-pub fn encode_ended((at, partition, number): (UnixMillis, u16, u64)) -> String {
-    URL_SAFE_NO_PAD.encode(format!("{} {partition} {number}", at.get()))
+pub fn encode_ended(order: Order, (at, partition, number): EndKey) -> String {
+    URL_SAFE_NO_PAD.encode(format!("{}{} {partition} {number}", sign(order), at.get()))
 }
 
 /// # Errors
-/// `Invalid` unless `encode_ended` made the cursor.
-pub fn decode_ended(cursor: &str) -> Result<(UnixMillis, u16, u64), QueueError> {
+/// `Invalid` unless `encode_ended` made the cursor, in the same order.
+pub fn decode_ended(order: Order, cursor: &str) -> Result<EndKey, QueueError> {
     let parse = || {
         let text = String::from_utf8(URL_SAFE_NO_PAD.decode(cursor).ok()?).ok()?;
+        let text = text.strip_prefix(sign(order))?;
         let [at, partition, number] = text.split(' ').collect::<Vec<_>>()[..] else { return None };
         Some((UnixMillis::new(at.parse().ok()?)?, partition.parse().ok()?, number.parse().ok()?))
     };
-    parse().ok_or_else(|| QueueError::Invalid("the cursor is not one that a listing gave out".into()))
+    parse().ok_or_else(|| QueueError::Invalid("the cursor is not one that a listing in this order gave out".into()))
 }
 
 /// The cursor of a bulk call: the partition, the end of its filter, and the position.
@@ -123,9 +124,12 @@ mod tests {
             assert_eq!(decode_group(&encode_group((2, 4), before, after)), Ok(place));
         }
         let key = (UnixMillis::new(1_700_000_000_000).expect("a time"), 3, u64::MAX);
-        assert_eq!(decode_ended(&encode_ended(key)), Ok(key));
+        for (order, other) in [(orders[0], orders[1]), (orders[1], orders[0])] {
+            assert_eq!(decode_ended(order, &encode_ended(order, key)), Ok(key));
+            assert!(decode_ended(other, &encode_ended(order, key)).is_err());
+        }
         for bad in ["", "x", "MSAy", "MSAyIDMgNA"] {
-            assert!(decode_ended(bad).is_err(), "{bad}");
+            assert!(orders.iter().all(|order| decode_ended(*order, bad).is_err()), "{bad}");
         }
         for bad in ["", "x", "MSAyIDM"] {
             assert!(decode_group(bad).is_err(), "{bad}");

@@ -1,64 +1,176 @@
 //! Messages of a route that ended.
 
 use futures::future::try_join_all;
+use tokio::time::Instant;
 
 use super::{Queue, QueueError, cursor};
 use crate::{
-    message::EndedMessage,
-    store::{Partition, redis::EndPlace},
+    message::{EndOutcome, EndedMessage},
+    store::{
+        Filter, Order, Partition,
+        redis::{EndPlace, EndsPart},
+    },
     time::UnixMillis,
 };
 
 /// Partitions that are read at once.
 const AT_ONCE: usize = 4;
 
-/// A part of a list of ends, the latest first.
+/// Ends of a partition that are read at once for a filter.
+const SCANNED: usize = 1000;
+
+/// Which ends are listed.
 #[derive(Clone, Debug)]
+pub struct EndedQuery {
+    pub outcome: Option<EndOutcome>,
+    /// Key, flow, group, a part of the error, and bounds of the time of the end. The history has nothing else of it.
+    pub filter: Filter,
+    pub order: Order,
+}
+
+/// A part of a list of ends.
+#[derive(Clone, Debug, Default)]
 pub struct EndedPage {
     pub ends: Vec<EndedMessage>,
+    /// Number of ends that were read.
+    pub scanned: u64,
     /// Where the next page begins; `None` at the end. Opaque.
     pub cursor: Option<String>,
 }
 
-/// The order of ends in a list, from its end on: time, then partition and number of the end.
-type Key = (UnixMillis, u16, u64);
+/// The place of an end in lists: time, then partition and number of the end.
+pub type EndKey = (UnixMillis, u16, u64);
 
 impl Queue {
-    /// Ends of messages, the latest first; `limit` (1 to 1000) at most.
+    /// Ends of messages, `limit` (1 to 1000) at most. With a filter the page can have fewer, or none, and a cursor, when
+    /// the time is `deadline`.
     ///
     /// # Errors
-    /// `NoHistory` for a route without a history, `Invalid` unless `ended` made the cursor.
-    pub async fn ended(&self, route: &str, limit: usize, cursor: Option<&str>) -> Result<EndedPage, QueueError> {
-        let (found, store) = (self.route(route)?, self.store());
-        if !store.keeps_history(route) {
+    /// `NoHistory` for a route without a history, `Invalid` unless `ended` made the cursor, in the same order.
+    pub async fn ended(
+        &self,
+        route: &str,
+        query: &EndedQuery,
+        limit: usize,
+        cursor: Option<&str>,
+        deadline: Instant,
+    ) -> Result<EndedPage, QueueError> {
+        self.route(route)?;
+        if !self.store().keeps_history(route) {
             return Err(QueueError::NoHistory(route.to_owned()));
         }
-        let after = cursor.map(cursor::decode_ended).transpose()?;
-        let (mut ends, mut more): (Vec<(Key, EndedMessage)>, bool) = (Vec::new(), false);
-        for group in found.partitions.chunks(AT_ONCE) {
-            let read = |partition| store.ends(partition, begin(partition, after), limit);
-            let pages = try_join_all(group.iter().map(|(partition, _)| read(partition))).await?;
-            for ((partition, _), page) in group.iter().zip(pages) {
-                more |= page.more;
-                let key = |(number, end): (u64, EndedMessage)| ((end.ended, partition.index, number), end);
-                ends.extend(page.ends.into_iter().map(key));
+        let mut after = cursor.map(|cursor| cursor::decode_ended(query.order, cursor)).transpose()?;
+        let mut page = EndedPage::default();
+        loop {
+            let reached = self.ended_after(route, query, limit, after, &mut page).await?;
+            let is_full = page.ends.len() == limit || (query.has_filter() && Instant::now() >= deadline);
+            page.cursor = reached.map(|key| cursor::encode_ended(query.order, key));
+            if reached.is_none() || is_full {
+                return Ok(page);
             }
-            ends.sort_by(|(one, _), (other, _)| other.cmp(one));
-            more |= ends.len() > limit;
-            ends.truncate(limit);
+            after = reached;
         }
-        let cursor = ends.last().filter(|_| more).map(|(key, _)| cursor::encode_ended(*key));
-        Ok(EndedPage { ends: ends.into_iter().map(|(_, end)| end).collect(), cursor })
+    }
+
+    /// Adds ends behind `after` to the page. Returns the key of the last end that was looked at, if others follow.
+    async fn ended_after(
+        &self,
+        route: &str,
+        query: &EndedQuery,
+        limit: usize,
+        after: Option<EndKey>,
+        page: &mut EndedPage,
+    ) -> Result<Option<EndKey>, QueueError> {
+        let (found, store) = (self.route(route)?, self.store());
+        let count = if query.has_filter() { SCANNED } else { limit - page.ends.len() };
+        let (mut ends, mut reached): (Vec<(EndKey, EndedMessage)>, Option<EndKey>) = (Vec::new(), None);
+        for group in found.partitions.chunks(AT_ONCE) {
+            let read = |partition| store.ends(partition, query.order, query.begin(partition, after), count);
+            let parts = try_join_all(group.iter().map(|(partition, _)| read(partition))).await?;
+            for ((partition, _), EndsPart { ends: more, reached: last }) in group.iter().zip(parts) {
+                let key = |at, number| (at, partition.index, number);
+                ends.extend(more.into_iter().map(|(number, end)| (key(end.ended, number), end)));
+                let last = last.map(|(at, number)| key(at, number));
+                // Ends of this partition behind it are unknown.
+                reached = match (reached, last) {
+                    (Some(one), Some(other)) => Some(if query.is_before(&one, &other) { one } else { other }),
+                    (one, other) => one.or(other),
+                };
+            }
+        }
+        ends.retain(|(key, _)| reached.is_none_or(|reached| !query.is_before(&reached, key)));
+        ends.sort_by(|(one, _), (other, _)| match query.order {
+            Order::Ascending => one.cmp(other),
+            Order::Descending => other.cmp(one),
+        });
+        let mut ends = ends.into_iter().peekable();
+        while let Some((key, end)) = ends.next_if(|(_, end)| !query.is_over(end.ended)) {
+            page.scanned += 1;
+            if query.takes(&end) {
+                page.ends.push(end);
+            }
+            if page.ends.len() == limit {
+                return Ok(Some(key).filter(|_| ends.peek().is_some() || reached.is_some()));
+            }
+        }
+        Ok(reached.filter(|(at, ..)| ends.peek().is_none() && !query.is_over(*at)))
     }
 }
 
-/// Where the list begins in a partition, after an end in any partition.
-fn begin(partition: &Partition, after: Option<Key>) -> EndPlace {
-    let Some((at, index, number)) = after else { return EndPlace::Latest };
-    match partition.index.cmp(&index) {
-        std::cmp::Ordering::Equal => EndPlace::Before(number),
-        // An end of the same time in a partition with a lower index comes later in the list.
-        std::cmp::Ordering::Less => EndPlace::UpTo(at),
-        std::cmp::Ordering::Greater => EndPlace::UpTo(UnixMillis::new(at.get().saturating_sub(1)).unwrap_or_default()),
+impl EndedQuery {
+    /// Whether ends can be left out, so that a page can take long.
+    pub fn has_filter(&self) -> bool {
+        self.outcome.is_some() || self.filter != Filter::default()
     }
+
+    fn takes(&self, end: &EndedMessage) -> bool {
+        let Filter { since, until, contains, flow, group, key, .. } = &self.filter;
+        let is = |wanted: &Option<String>, actual: &Option<String>| {
+            wanted.as_deref().is_none_or(|wanted| wanted == actual.as_deref().unwrap_or_default())
+        };
+        self.outcome.is_none_or(|outcome| outcome == end.outcome)
+            && since.is_none_or(|since| since <= end.ended)
+            && until.is_none_or(|until| end.ended < until)
+            && contains.as_ref().is_none_or(|part| end.error.as_ref().is_some_and(|error| error.contains(part)))
+            && is(flow, &end.flow)
+            && is(group, &end.group)
+            && is(key, &end.key)
+    }
+
+    /// Whether all ends from this time on, in the order of the list, are outside of the bounds.
+    fn is_over(&self, at: UnixMillis) -> bool {
+        match self.order {
+            Order::Ascending => self.filter.until.is_some_and(|until| at >= until),
+            Order::Descending => self.filter.since.is_some_and(|since| at < since),
+        }
+    }
+
+    fn is_before(&self, one: &EndKey, other: &EndKey) -> bool {
+        match self.order {
+            Order::Ascending => one < other,
+            Order::Descending => one > other,
+        }
+    }
+
+    /// Where the list begins in a partition, behind an end in any partition.
+    fn begin(&self, partition: &Partition, after: Option<EndKey>) -> EndPlace {
+        let (until, since) = (self.filter.until, self.filter.since);
+        match (after, self.order) {
+            (Some((_, index, number)), _) if partition.index == index => EndPlace::Behind(number),
+            // Of two ends at one time, that in the partition with the lower index is the earlier one.
+            (Some((at, index, _)), Order::Ascending) if partition.index < index => EndPlace::At(following(at)),
+            (Some((at, index, _)), Order::Descending) if partition.index > index => EndPlace::At(preceding(at)),
+            (Some((at, ..)), _) => EndPlace::At(at),
+            (None, Order::Ascending) => since.map_or(EndPlace::Start, EndPlace::At),
+            (None, Order::Descending) => until.map_or(EndPlace::Start, |until| EndPlace::At(preceding(until))),
+        }
+    }
+}
+
+fn preceding(at: UnixMillis) -> UnixMillis {
+    UnixMillis::new(at.get().saturating_sub(1)).unwrap_or_default()
+}
+
+fn following(at: UnixMillis) -> UnixMillis {
+    UnixMillis::new(at.get().saturating_add(1)).unwrap_or(at)
 }

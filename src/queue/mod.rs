@@ -20,7 +20,7 @@ mod registry;
 mod scatter;
 mod schedules;
 
-pub use ended::EndedPage;
+pub use ended::{EndedPage, EndedQuery};
 pub use groups::{GroupAction, GroupWork};
 pub use growth::Room;
 pub use handle::{Queue, ShownRoute, check_due};

@@ -5,7 +5,7 @@ use redis::Value;
 use super::{RedisStore, reply::Reply, script};
 use crate::{
     message::{EndedMessage, MessageId, parse_block, parse_end},
-    store::{Partition, StoreError},
+    store::{Order, Partition, StoreError},
     time::UnixMillis,
 };
 
@@ -18,19 +18,21 @@ const MAX_BLOCKS: usize = 70;
 /// Where a list of ends begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndPlace {
-    Latest,
-    /// Before the end with this number.
-    Before(u64),
-    /// With the ends up to this time.
-    UpTo(UnixMillis),
+    /// The first end in the order of the list.
+    Start,
+    /// Behind the end with this number.
+    Behind(u64),
+    /// At the first end with this time, or with one that comes later in the list.
+    At(UnixMillis),
 }
 
-/// Ends of messages of one partition with their numbers, the latest first.
+/// A part of the ends of one partition, in the order of the list.
 #[derive(Clone, Debug, Default)]
-pub struct EndsPage {
+pub struct EndsPart {
+    /// With their numbers.
     pub ends: Vec<(u64, EndedMessage)>,
-    /// Whether more follow.
-    pub more: bool,
+    /// Time and number of the last end that was read, if others follow it.
+    pub reached: Option<(UnixMillis, u64)>,
 }
 
 impl RedisStore {
@@ -39,50 +41,57 @@ impl RedisStore {
         self.routes.get(route).is_some_and(|route| route.settings.history.is_some())
     }
 
-    /// Up to `limit` ends of `partition`, the latest first; none of a route without a history.
-    pub async fn ends(&self, partition: &Partition, mut place: EndPlace, limit: usize) -> Result<EndsPage, StoreError> {
+    /// Ends of `partition` from `place` on, some more than `count`; none of a route without a history.
+    pub async fn ends(
+        &self,
+        partition: &Partition,
+        order: Order,
+        place: EndPlace,
+        count: usize,
+    ) -> Result<EndsPart, StoreError> {
         let keys = self.keys(partition)?;
-        let mut page = EndsPage::default();
-        let Some((age, _)) = self.route(&partition.route)?.settings.history_shares() else { return Ok(page) };
-        loop {
-            let text = match place {
-                EndPlace::Latest => String::new(),
-                EndPlace::Before(number) => number.to_string(),
-                EndPlace::UpTo(at) => format!("@{}", at.get()),
-            };
-            let blocks = ((limit - page.ends.len()) / BLOCK + 2).min(MAX_BLOCKS);
-            let call = script::ENDED.keys(&[&keys.history, &keys.ended]).arg(text).arg(blocks);
-            let reply: Vec<Value> = call.run(&self.listings).await?;
-            let mut reply = Reply::from(reply);
-            let (now, first, _) = (reply.integer()?, reply.integer()?, reply.integer()?);
-            let mut reached = None;
-            while !reply.is_done() {
-                let (number, block) = (reply.integer()?, reply.bytes()?);
-                reached = Some(number);
-                for (number, end) in (number..).zip(parse_block(block)).collect::<Vec<_>>().into_iter().rev() {
-                    let is_behind = match place {
-                        EndPlace::Latest => false,
-                        EndPlace::Before(before) => number >= before,
-                        EndPlace::UpTo(at) => end.ended > at,
-                    };
-                    if is_behind {
-                        continue;
-                    }
-                    if end.ended.get().saturating_add(age) < now {
-                        return Ok(page);
-                    }
-                    if page.ends.len() == limit {
-                        page.more = true;
-                        return Ok(page);
-                    }
-                    page.ends.push((number, end));
+        let mut part = EndsPart::default();
+        let Some((age, _)) = self.route(&partition.route)?.settings.history_shares() else { return Ok(part) };
+        let text = match place {
+            EndPlace::Start => String::new(),
+            EndPlace::Behind(number) => number.to_string(),
+            EndPlace::At(at) => format!("@{}", at.get()),
+        };
+        let blocks = (count / BLOCK + 2).min(MAX_BLOCKS);
+        let direction = match order {
+            Order::Ascending => "asc",
+            Order::Descending => "desc",
+        };
+        let call = script::ENDED.keys(&[&keys.history, &keys.ended]).arg(direction).arg(text).arg(blocks);
+        let reply: Vec<Value> = call.run(&self.listings).await?;
+        let mut reply = Reply::from(reply);
+        let (now, more) = (reply.integer()?, reply.flag()?);
+        while !reply.is_done() {
+            let (number, block) = (reply.integer()?, reply.bytes()?);
+            let mut ends: Vec<_> = (number..).zip(parse_block(block)).collect();
+            if order == Order::Descending {
+                ends.reverse();
+            }
+            for (number, end) in ends {
+                let is_before = match (place, order) {
+                    (EndPlace::Start, _) => false,
+                    (EndPlace::Behind(last), Order::Descending) => number >= last,
+                    (EndPlace::Behind(last), Order::Ascending) => number <= last,
+                    (EndPlace::At(at), Order::Descending) => end.ended > at,
+                    (EndPlace::At(at), Order::Ascending) => end.ended < at,
+                };
+                part.reached = Some((end.ended, number)).filter(|_| more);
+                let is_old = end.ended.get().saturating_add(age) < now;
+                if is_old && order == Order::Descending {
+                    part.reached = None;
+                    return Ok(part);
+                }
+                if !is_before && !is_old {
+                    part.ends.push((number, end));
                 }
             }
-            match reached {
-                Some(number) if number > first => place = EndPlace::Before(number),
-                _ => return Ok(page),
-            }
         }
+        Ok(part)
     }
 
     /// Deletes ends that are too many or too old; all of them if the route has no history. Returns the number that is

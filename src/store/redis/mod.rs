@@ -45,7 +45,7 @@ pub use external::{ExternalDue, ExternalEntry, ExternalPlace, MoveOutcome, Moved
 pub use filter::FILTERED_BYTES;
 pub use forward::{HOLD, Outbox, Outgoing, Turn};
 pub use groups::{CancelledGroup, GroupMember, GroupMembers};
-pub use history::{EndPlace, EndsPage};
+pub use history::{EndPlace, EndsPart};
 pub use keys::DelayQueueKeys;
 pub use pending::Named;
 pub use read::{HORIZONS, Listed, ListedPart, PartitionForecast, PartitionStats};

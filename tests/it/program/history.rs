@@ -111,7 +111,21 @@ async fn what_became_of_each_message_is_seen_with_its_attempts_and_who() {
     let listed: Vec<_> = pages.iter().map(|one| format!("{} {}", one["id"], one["outcome"]).replace('"', "")).collect();
     assert_eq!(listed, ["again replaced", "later cancelled", "order-42 delivered", "order-42 dead"]);
     assert_eq!(second["cursor"], Value::Null);
-    assert_eq!(shop.call("GET", "messages?state=ended&contains=x", Value::Null).await.0, 400);
+    for (filter, expected) in [
+        ("outcome=dead", &["order-42"][..]),
+        ("contains=HTTP", &["order-42"]),
+        ("contains=none", &[]),
+        ("since=2100-01-01T00:00:00Z", &[]),
+        ("until=2100-01-01T00:00:00Z&order=asc", &["order-42", "order-42", "later", "again"]),
+    ] {
+        let (_, page) = shop.call("GET", &format!("messages?state=ended&{filter}"), Value::Null).await;
+        assert_eq!((ids_of(&page), &page["cursor"]), (json!(expected), &Value::Null), "{filter}: {page}");
+        assert!(page["scanned"].is_u64());
+    }
+    for wrong in ["outcome=lost", "payload_contains=x", "header.a=x", "reason=rejected", "order=up"] {
+        assert_eq!(shop.call("GET", &format!("messages?state=ended&{wrong}"), Value::Null).await.0, 400, "{wrong}");
+    }
+    assert_eq!(shop.call("GET", "messages?outcome=dead", Value::Null).await.0, 400);
     assert_eq!(http_routes(&punctual).await["history"], true);
 
     commands(&punctual).await;
@@ -155,4 +169,8 @@ async fn ends_with_the_setting(mut punctual: Punctual, redis: &RedisServer, rece
         keys.iter().all(|key| !key.ends_with(":history") && !key.ends_with(":ended")).then_some(())
     })
     .await;
+}
+
+fn ids_of(page: &Value) -> Value {
+    page["messages"].as_array().expect("a page").iter().map(|one| one["id"].clone()).collect()
 }

@@ -4,9 +4,9 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use punctual::{
     message::{EndOutcome, EndRecord, EndedMessage, HistoryLimits, NewMessage, OnConflict, RouteLimits},
-    queue::{Purge, Queue, QueueError},
+    queue::{EndedQuery, Purge, Queue, QueueError},
     store::{
-        ClaimEnd, Found, Lease, Partition, Settlement, Store,
+        ClaimEnd, Filter, Found, Lease, Order, Partition, Settlement, Store,
         redis::{EndPlace, RedisStore, RouteSettings},
     },
     time::{Due, UnixMillis},
@@ -71,10 +71,20 @@ fn all(store: &RedisStore) -> Vec<Partition> {
 }
 
 async fn listed(queue: &Queue, limit: usize) -> Vec<EndedMessage> {
+    filtered(queue, &latest(), limit).await
+}
+
+/// Without a filter, the latest first.
+fn latest() -> EndedQuery {
+    EndedQuery { outcome: None, filter: Filter::default(), order: Order::Descending }
+}
+
+async fn filtered(queue: &Queue, query: &EndedQuery, limit: usize) -> Vec<EndedMessage> {
     let (mut ends, mut cursor) = (Vec::new(), None::<String>);
     loop {
-        let page = queue.ended(ROUTE, limit, cursor.as_deref()).await.expect("a page");
+        let page = queue.ended(ROUTE, query, limit, cursor.as_deref(), later()).await.expect("a page");
         assert!(page.ends.len() == limit || page.cursor.is_none(), "a page is full unless it is the last one");
+        assert!(page.scanned >= page.ends.len() as u64);
         ends.extend(page.ends);
         match page.cursor {
             Some(next) => cursor = Some(next),
@@ -101,9 +111,60 @@ async fn ends_of_all_partitions_are_listed_once_each_the_latest_first() {
         assert!(ends.iter().all(|end| end.outcome == EndOutcome::Delivered && end.status == Some(204)));
     }
     let partition = &all(&store)[0];
-    let long_ago = store.ends(partition, EndPlace::UpTo(UnixMillis::new(1000).expect("a time")), 10).await;
+    let at = EndPlace::At(UnixMillis::new(1000).expect("a time"));
+    let long_ago = store.ends(partition, Order::Descending, at, 10).await;
     assert!(long_ago.expect("an answer").ends.is_empty());
-    assert!(queue.ended(ROUTE, 1, Some("x")).await.is_err());
+    assert!(queue.ended(ROUTE, &latest(), 1, Some("x"), later()).await.is_err());
+}
+
+#[tokio::test]
+async fn ends_are_filtered_by_time_and_outcome_in_both_orders() {
+    let bench = Bench::start().await;
+    let (store, queue) = store(&bench, 3, Some((Duration::from_hours(1), 10_000))).await;
+    for round in 0..6 {
+        deliver(&store, &queue, (0..100).map(|n| format!("r{round}-{n}"))).await;
+        tokio::time::sleep(Duration::from_millis(3)).await;
+    }
+    queue.schedule(ROUTE, "api", vec![message("gone", Due::After(FAR))]).await.expect("accepted");
+    let purge = Purge { ids: None, limit: 10, dry_run: false, by: Some("ops") };
+    queue.purge_pending(ROUTE, purge, later(), &mut punctual::queue::Bulk::default()).await.expect("cancelled");
+
+    let all = listed(&queue, 1000).await;
+    let mut reversed = all.clone();
+    reversed.reverse();
+    let times: Vec<_> = all.iter().map(|end| end.ended).collect();
+    for order in [Order::Ascending, Order::Descending] {
+        let ordered = if order == Order::Ascending { &reversed } else { &all };
+        for (since, until) in
+            [(None, None), (Some(times[400]), None), (None, Some(times[200])), (Some(times[500]), Some(times[50]))]
+        {
+            let filter = Filter { since, until, ..Filter::default() };
+            let query = EndedQuery { outcome: None, filter, order };
+            let is_inside = |end: &&EndedMessage| {
+                since.is_none_or(|since| end.ended >= since) && until.is_none_or(|until| end.ended < until)
+            };
+            let wanted: Vec<_> = ordered.iter().filter(is_inside).cloned().collect();
+            assert!(!wanted.is_empty());
+            for limit in [7, 1000] {
+                assert_eq!(filtered(&queue, &query, limit).await, wanted, "{query:?}, pages of {limit}");
+            }
+        }
+        let cancelled = EndedQuery { outcome: Some(EndOutcome::Cancelled), filter: Filter::default(), order };
+        let found = filtered(&queue, &cancelled, 1).await;
+        assert_eq!(found.iter().map(|end| end.id.as_str()).collect::<Vec<_>>(), ["gone"]);
+    }
+    // After its time a page ends where it is, and the next one goes on there.
+    let rare = EndedQuery { outcome: Some(EndOutcome::Cancelled), order: Order::Ascending, ..latest() };
+    let (mut cursor, mut scanned, mut found) = (None::<String>, 0, 0);
+    loop {
+        let now = tokio::time::Instant::now();
+        let page = queue.ended(ROUTE, &rare, 10, cursor.as_deref(), now).await.expect("a page");
+        (scanned, found, cursor) = (scanned + page.scanned, found + page.ends.len(), page.cursor);
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!((scanned, found), (601, 1));
 }
 
 #[tokio::test]
@@ -165,7 +226,7 @@ async fn a_route_without_a_history_has_its_keys_deleted() {
     let keys = [key(&partition, "history"), key(&partition, "ended")];
     let left: u64 = redis::cmd("EXISTS").arg(&keys).query_async(&mut bench.raw).await.expect("an answer");
     assert_eq!(left, 0);
-    assert_eq!(queue.ended(ROUTE, 1, None).await.err(), Some(QueueError::NoHistory(ROUTE.into())));
+    assert_eq!(queue.ended(ROUTE, &latest(), 1, None, later()).await.err(), Some(QueueError::NoHistory(ROUTE.into())));
 }
 
 #[tokio::test]

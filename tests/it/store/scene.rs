@@ -207,7 +207,9 @@ impl Bench {
             "get" => drop(store.get(&partition, &id("dead")).await?),
             "list" => drop(store.list(&partition, &whole_page(State::Dead, 10, &Filter::default())).await?),
             "summary" => drop(store.summary(&partition, &Filter::default(), None).await?),
-            "list ends" => drop(store.ends(&partition, EndPlace::UpTo(UnixMillis::default()), 10).await?),
+            "list ends" => {
+                drop(store.ends(&partition, Order::Descending, EndPlace::At(UnixMillis::default()), 10).await?)
+            }
             "trim" => assert_eq!(store.trim_history(&partition).await?, (4, true)),
             "forecast" => drop(store.forecast(&partition, None, 60_000, 10).await?),
             "stats" => drop(store.stats(&partition).await?),

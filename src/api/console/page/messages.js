@@ -22,17 +22,19 @@ export function Messages({ overview, query }) {
   const route = query.route ?? names[0];
   const state = query.state ?? "pending";
   const of = { route, state };
-  const { since, until, contains, group, cursor } = query;
+  const { since, until, contains, key, outcome, group, cursor } = query;
   const page = { cursor, limit: PAGE, payload: false };
   // A group has messages in every state.
   const { data, problem } = usePoll(
     (signal) => (!route ? null
       : group ? get(ofGroup(route, group), page, signal)
-      : get(ofRoute(route, "/messages"), { state, since, until, contains, ...page }, signal)),
-    [route, state, since, until, contains, group, cursor],
+      : get(ofRoute(route, "/messages"), { state, since, until, contains, key, outcome, ...page }, signal)),
+    [route, state, since, until, contains, key, outcome, group, cursor],
   );
   const stats = overview.routes?.find((one) => one.route === route);
-  const isFiltered = since || until || contains || group;
+  const isFiltered = since || until || contains || key || outcome || group;
+  const bounds = { since, until };
+  const others = { ...bounds, contains, key, outcome };
   if (!route) return html`<h1>Messages</h1><${Empty}>No route is configured, or Redis does not reply.</${Empty}>`;
   return html`
     <h1>Messages</h1>
@@ -41,11 +43,13 @@ export function Messages({ overview, query }) {
       <${States} route=${route} stats=${stats} state=${group ? "group" : state} />
       <${Field} name="group" label="Open a group" value=${group} most="128" onEnter=${(name) => go(name ? { route, group: name } : of)} />
       <${Field} name="id" label="Open an id" most="128" onEnter=${(id) => id && (location.hash = `#/${messagePath(route, id)}`)} />
-      <${Filter} key=${JSON.stringify(of)} value=${contains} onFilter=${(text) => location.replace(link("messages", { ...of, since, until, contains: text }))} />
+      ${!group && html`<${Field} name="key" label="Key" value=${key} most="1024" onEnter=${(text) => go({ ...of, ...others, key: text || undefined })} />`}
+      ${state === "ended" && html`<${Outcomes} value=${outcome} onPick=${(one) => go({ ...of, ...others, outcome: one || undefined })} />`}
+      <${Filter} key=${JSON.stringify(of)} value=${contains} onFilter=${(text) => location.replace(link("messages", { ...of, ...others, contains: text }))} />
     </div>
     ${stats?.paused && html`<p class="pause"><${Badge} kind="warn">paused</${Badge}>${stats.note && html` <${Text}>${stats.note}</${Text}>`}</p>`}
     ${(since || until) && html`
-      <p class="filters">Due ${since && `from ${local(instant(since))}`} ${until && `before ${local(instant(until))}`} <a href=${link("messages", of)}>Show all</a></p>`}
+      <p class="filters">${state === "ended" ? "Ended" : "Due"} ${since && `from ${local(instant(since))}`} ${until && `before ${local(instant(until))}`} <a href=${link("messages", of)}>Show all</a></p>`}
     ${group && html`<p class="filters">Group <${Text}>${group}</${Text}>: pending, in flight and dead. <a href=${link("messages", of)}>Show all</a></p>`}
     <${Trouble} problem=${problem} />
     ${!data && !problem && html`<${Loading} />`}
@@ -62,6 +66,14 @@ export function States({ route, stats, state }) {
     <nav class="choice" aria-label="State">${[...STATES, ["flows", "Flows"]].map(([name, title]) => (name !== "flows" || numbers.flows !== undefined) && (name !== "ended" || numbers.history) && html`
       <a key=${name} href=${name === "dead" ? link("dead", { route }) : link("messages", { route, state: name })} aria-current=${name === state ? "true" : undefined}>
         ${title} <span class="muted">${numbers[name] === undefined ? "" : count(numbers[name])}</span></a>`)}</nav>`;
+}
+
+const OUTCOMES = ["delivered", "dead", "cancelled", "expired", "replaced"];
+
+function Outcomes({ value = "", onPick }) {
+  return html`<div class="field"><label for="outcome">Outcome</label>
+    <select id="outcome" value=${value} onChange=${(event) => onPick(event.target.value)}>
+      <option value="">any</option>${OUTCOMES.map((one) => html`<option key=${one} value=${one}>${one}</option>`)}</select></div>`;
 }
 
 /** A field with a label, which applies with Enter. */
