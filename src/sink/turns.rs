@@ -338,7 +338,7 @@ mod tests {
         assert_eq!(turns.remove(&route("b")), ["bx0", "by0", "bx1"]);
         assert!(turns.remove(&route("b")).is_empty());
         assert_eq!(turns.len(), 4);
-        // The latest one, whose place the next route gets.
+        // The latest one. The next route gets its place.
         assert_eq!(turns.remove(&route("c")), ["c-0", "c-1"]);
         push(&mut turns, "d-", 1);
         push(&mut turns, "b-", 1);
