@@ -163,8 +163,9 @@ async fn run(config: Config, load: Load, inbox: Option<Arc<Inbox>>) -> Result<()
     let end = Instant::now() + config.shutdown_timeout;
     let redis_share = if embedded.is_some() { config.shutdown_timeout.mul_f64(REDIS_SHARE) } else { Duration::ZERO };
     let _ = whole.set(end - redis_share);
-    stopping.send_replace(true);
+    // First: the task of the deliveries waits for the parts from the notification on, and takes them.
     instance.begin_stop();
+    stopping.send_replace(true);
     let orderly = async {
         finish("deliveries", &mut deliveries, end - redis_share).await;
         finish("requests", &mut server, end - redis_share).await;

@@ -36,6 +36,7 @@ mod tests;
 
 use std::{
     collections::BTreeSet,
+    future::pending,
     sync::{Arc, Once},
     time::Duration,
 };
@@ -44,8 +45,8 @@ use parking_lot::Mutex;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::{
     sync::{Semaphore, watch},
-    task::JoinSet,
-    time::Instant,
+    task::{JoinError, JoinSet},
+    time::{Instant, sleep},
 };
 
 pub use self::{
@@ -58,8 +59,12 @@ use self::{budget::Budget, claimer::Claimer, crowd::Crowds, route::ActiveRoute, 
 use crate::{
     incidents::Incidents,
     metrics::RouteMetrics,
+    sink::Sink,
     store::{Partition, Store, WakeSignal},
 };
+
+/// Period in which a route that stops gives back messages: a claim that is answered after the stop brings further ones.
+const GIVE_BACK_PERIOD: Duration = Duration::from_millis(50);
 
 /// State that the routes of one instance share.
 pub struct Scheduler {
@@ -158,9 +163,19 @@ impl Scheduler {
     }
 }
 
+/// Gives back the messages that wait at the sink of a route from its stop on. Never returns.
+async fn give_back(route: Arc<str>, sink: Option<Arc<dyn Sink>>, mut shutdown: watch::Receiver<bool>) {
+    let _ = shutdown.wait_for(|stop| *stop).await;
+    let Some(sink) = sink else { return pending().await };
+    loop {
+        sink.give_back(&route);
+        sleep(GIVE_BACK_PERIOD).await;
+    }
+}
+
 impl RouteWork {
-    /// Runs until `shutdown` is true or its sender is dropped. Claims nothing after that, and returns when all attempts
-    /// in progress have ended and are settled. The caller bounds that time: dropping the future aborts the rest, and
+    /// Runs until `shutdown` is true or its sender is dropped. Claims nothing after that, gives back the messages that wait
+    /// at the sink, and returns when all attempts in progress have ended and are settled. The caller bounds that time: dropping the future aborts the rest, and
     /// their messages return when their leases expire.
     ///
     /// # Panics
@@ -172,12 +187,19 @@ impl RouteWork {
             let claimer = Claimer::new(&self.route, (partition, signal), settler, shutdown.clone(), seed);
             tasks.spawn(claimer.run());
         }
+        let (name, sink) = (self.route.name.clone(), self.route.target.sink().cloned());
         drop(self.route);
-        while let Some(end) = tasks.join_next().await {
-            if let Err(error) = end
-                && let Ok(panic) = error.try_into_panic()
-            {
-                std::panic::resume_unwind(panic);
+        let giving_back = give_back(name, sink, shutdown);
+        tokio::pin!(giving_back);
+        loop {
+            let end = tokio::select! {
+                end = tasks.join_next() => end,
+                () = &mut giving_back => continue,
+            };
+            match end.map(|end| end.map_err(JoinError::try_into_panic)) {
+                None => return,
+                Some(Err(Ok(panic))) => std::panic::resume_unwind(panic),
+                Some(_) => {}
             }
         }
     }

@@ -69,6 +69,14 @@ impl Target {
         }
     }
 
+    /// `None`: a list on the queue's own Redis.
+    pub fn sink(&self) -> Option<&Arc<dyn Sink>> {
+        match self {
+            Target::Sink { sink, .. } => Some(sink),
+            Target::List { .. } => None,
+        }
+    }
+
     /// Minimum rest of the lease at the start of an attempt. Zero for a list: the store completes a transfer at once.
     pub fn timeout(&self) -> Duration {
         match self {

@@ -148,6 +148,9 @@ pub trait Sink: Send + Sync + 'static {
     /// The error as text for operators.
     async fn check(&self) -> Result<(), String>;
 
+    /// A route stops: the sink reports its waiting messages as unsent, and completes those in progress.
+    fn give_back(&self, _route: &Arc<str>) {}
+
     /// The program stops: the sink reports waiting messages as unsent, and completes those in progress.
     fn stop(&self) {}
 

@@ -82,11 +82,21 @@ impl<K: Clone + Eq + Hash, Q: Default> Round<K, Q> {
         place
     }
 
-    fn remove(&mut self, place: usize) {
-        if let Some((key, _)) = self.places[place].take() {
-            self.by_key.remove(&key);
-            self.free.push(place);
+    fn remove(&mut self, place: usize) -> Option<Q> {
+        let (key, queue) = self.places[place].take()?;
+        self.by_key.remove(&key);
+        self.free.push(place);
+        Some(queue)
+    }
+
+    /// Removes the queue of `key` and its turn.
+    fn take(&mut self, key: &K) -> Option<Q> {
+        let place = *self.by_key.get(key)?;
+        self.order.retain(|other| *other != place);
+        if place == self.latest {
+            self.is_latest_empty = false;
         }
+        self.remove(place)
     }
 
     fn get(&self, key: &K) -> Option<&Q> {
@@ -139,6 +149,15 @@ impl<T> Turns<T> {
         });
         self.len -= usize::from(item.is_some());
         item.flatten()
+    }
+
+    /// Removes the items of a route. The time grows with the number of routes.
+    pub fn remove(&mut self, route: &Arc<str>) -> Vec<T> {
+        let Some(mut domains) = self.routes.take(route) else { return Vec::new() };
+        let items = std::iter::from_fn(|| domains.next(|items| (items.pop_front(), items.is_empty())));
+        let items: Vec<T> = items.flatten().collect();
+        self.len -= items.len();
+        items
     }
 
     /// Whether there are items of another route or domain.
@@ -307,6 +326,30 @@ mod tests {
             assert!(turns.pop().is_some());
         }
         assert_eq!(turns.routes.places.len(), 2, "places are used again");
+    }
+
+    #[test]
+    fn the_items_of_a_route_are_removed_and_the_others_keep_their_turns() {
+        let mut turns = Turns::default();
+        push(&mut turns, "a-", 2);
+        push(&mut turns, "bx", 2);
+        push(&mut turns, "by", 1);
+        push(&mut turns, "c-", 2);
+        assert_eq!(turns.remove(&route("b")), ["bx0", "by0", "bx1"]);
+        assert!(turns.remove(&route("b")).is_empty());
+        assert_eq!(turns.len(), 4);
+        // The latest one. The next route gets its place.
+        assert_eq!(turns.remove(&route("c")), ["c-0", "c-1"]);
+        push(&mut turns, "d-", 1);
+        push(&mut turns, "b-", 1);
+        assert_eq!(all(&mut turns), "a-0 d-0 b-0 a-1");
+        push(&mut turns, "a-", 1);
+        assert_eq!(turns.pop().unwrap(), "a-0");
+        assert!(turns.remove(&route("a")).is_empty(), "it is empty, and was the latest");
+        push(&mut turns, "e-", 1);
+        push(&mut turns, "a-", 1);
+        assert_eq!(all(&mut turns), "e-0 a-0");
+        assert!(turns.is_empty());
     }
 
     #[test]

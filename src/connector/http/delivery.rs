@@ -48,8 +48,8 @@ pub struct Job {
 }
 
 impl Job {
-    pub fn unsent(self) {
-        let error = "not sent: the sink stops".into();
+    pub fn unsent(self, why: &str) {
+        let error = format!("not sent: {why}");
         self.batch.report.outcome(self.index, Outcome::Unsent { error });
     }
 }

@@ -111,6 +111,10 @@ impl Sink for HttpSink {
         }
     }
 
+    fn give_back(&self, route: &Arc<str>) {
+        self.workers.give_back(route);
+    }
+
     fn stop(&self) {
         self.workers.stop();
     }

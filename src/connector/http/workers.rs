@@ -21,6 +21,9 @@ use crate::sink::turns::Turns;
 /// close would be lost.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
+/// Why messages are not sent.
+const STOPS: &str = "the sink stops";
+
 pub struct Workers {
     sender: Arc<Sender>,
     queue: Mutex<Queue>,
@@ -47,7 +50,7 @@ impl Workers {
         let (woken, started) = {
             let mut queue = self.lock();
             if queue.stopped {
-                return jobs.for_each(Job::unsent);
+                return jobs.for_each(|job| job.unsent(STOPS));
             }
             for job in jobs {
                 let domain = self.sender.requests.domain_of(&job.delivery);
@@ -72,6 +75,14 @@ impl Workers {
         tokio::spawn(Worker { workers: Arc::clone(self), counted: true }.run());
     }
 
+    /// Reports the waiting messages of a route as unsent.
+    pub fn give_back(&self, route: &Arc<str>) {
+        let waiting = self.lock().jobs.remove(route);
+        for job in waiting {
+            job.unsent("the route stops");
+        }
+    }
+
     /// Reports waiting messages as unsent. Ends idle workers at once, and the others after their messages.
     pub fn stop(&self) {
         let mut waiting = {
@@ -79,7 +90,7 @@ impl Workers {
             queue.stopped = true;
             std::mem::take(&mut queue.jobs)
         };
-        std::iter::from_fn(|| waiting.pop()).for_each(Job::unsent);
+        std::iter::from_fn(|| waiting.pop()).for_each(|job| job.unsent(STOPS));
         self.arrived.notify_waiters();
     }
 

@@ -52,4 +52,5 @@ fn messages_in_flight_have_their_time_to_finish() {
     let seconds = |text: &str| text.trim_end_matches('s').parse::<u64>().expect("seconds");
     assert!(seconds(setting("TimeoutStopSec")) >= seconds(&shutdown) + 5);
     assert_eq!(setting("RestartPreventExitStatus"), "2", "the exit code of a wrong configuration");
+    assert!(!unit.contains("\nExecStartPre="), "its exit code would not prevent a restart, every 2 s and forever");
 }

@@ -304,6 +304,40 @@ async fn messages_in_flight_to_a_hanging_endpoint_are_given_back_and_reach_its_s
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_route_that_changes_gives_back_what_waits_at_a_slow_endpoint_that_stays() {
+    let _alone = alone().await;
+    let (redis, slow) = (RedisServer::start().await, Receiver::start());
+    slow.behave(Behaviour::Delay(Duration::from_millis(300)));
+    let mut configuration = base(&redis, &slow);
+    configuration["sinks"]["hook"]["timeout"] = "10s".into();
+    configuration["sinks"]["hook"]["max_connections"] = 10.into();
+    configuration["shutdown_timeout"] = "1s".into();
+    let punctual = Punctual::start(&configuration.to_string()).await;
+    let client = Client::of(&punctual);
+    let messages: Value = (0..100).map(|n| json!({ "id": format!("m{n}"), "payload": n })).collect();
+    client.schedule("a", &messages.to_string()).await;
+    slow.wait_for(10, MAX_WAIT).await;
+
+    configuration["routes"]["a"]["retry"] = json!({ "max_attempts": 5 });
+    let reloaded = reload_with(&punctual, &configuration).await;
+    assert_eq!(parts(&reloaded, "replaced"), ["routes.a"]);
+    // Well before the end of a lease, which is 30 s.
+    client.drained("a", Duration::from_secs(15)).await;
+    assert_eq!((slow.count(), ids(&slow.requests()).len()), (100, 100), "each once\n{}", punctual.log());
+    assert!(!punctual.log().contains("did not end in time"), "{}", punctual.log());
+
+    // A route that is removed delivers nothing further, either.
+    client.schedule("a", &messages.to_string()).await;
+    slow.wait_for(105, MAX_WAIT).await;
+    configuration["routes"] = json!({ "b": { "sink": "hook" } });
+    reload_with(&punctual, &configuration).await;
+    sleep(Duration::from_secs(1)).await;
+    let count = slow.count();
+    sleep(Duration::from_secs(1)).await;
+    assert!(slow.count() == count && count < 150, "{count}, then {}", slow.count());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_outage_and_the_gauges_of_a_former_part_end_with_it() {
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     let mut configuration = base(&redis, &receiver);
