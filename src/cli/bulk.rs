@@ -71,7 +71,7 @@ pub enum Selection {
     Ids {
         /// Distinct ids.
         ids: Vec<String>,
-        /// For dead messages: only those that died before this time.
+        /// Only dead messages that died before this time, or pending ones that were accepted or moved last before it.
         until: Option<Value>,
     },
     /// The body of a call, without `limit` and `dry_run`.
@@ -101,6 +101,17 @@ impl Selection {
         }
     }
 
+    /// Leaves out pending messages that were accepted or moved from this time on.
+    #[must_use]
+    pub fn before(mut self, time: Option<String>) -> Self {
+        match (&mut self, time) {
+            (_, None) => {}
+            (Self::Ids { until, .. }, Some(time)) => *until = Some(time.into()),
+            (Self::Where(body), Some(time)) => drop(body.insert("before".into(), time.into())),
+        }
+        self
+    }
+
     /// The id, if it is the only one.
     pub fn one(&self) -> Option<&str> {
         match self {
@@ -108,19 +119,6 @@ impl Selection {
             _ => None,
         }
     }
-
-    /// The bodies of the calls, without `limit` and `dry_run`.
-    fn bodies(&self) -> Vec<Map<String, Value>> {
-        match self {
-            Selection::Ids { ids, until } => ids.chunks(MAX_IDS).map(|ids| body(ids, until.as_ref())).collect(),
-            Selection::Where(body) => vec![body.clone()],
-        }
-    }
-}
-
-fn body(ids: &[String], until: Option<&Value>) -> Map<String, Value> {
-    let until = until.map(|until| ("until".to_owned(), until.clone()));
-    [("ids".to_owned(), json!(ids))].into_iter().chain(until).collect()
 }
 
 #[derive(Default)]
@@ -197,6 +195,31 @@ impl Bulk<'_> {
         // again.
         let gone = if more { 0 } else { count.saturating_sub(answer.count) };
         self.found(&Missing { count: missing.count + gone, gone, ..missing })
+    }
+
+    /// The bodies of the calls, without `limit` and `dry_run`.
+    fn bodies(&self) -> Vec<Map<String, Value>> {
+        match &self.selection {
+            Selection::Ids { ids, until } => ids.chunks(MAX_IDS).map(|ids| self.body(ids, until.as_ref())).collect(),
+            Selection::Where(body) => vec![body.clone()],
+        }
+    }
+
+    fn body(&self, ids: &[String], until: Option<&Value>) -> Map<String, Value> {
+        let until = until.map(|until| (self.bound().to_owned(), until.clone()));
+        [("ids".to_owned(), json!(ids))].into_iter().chain(until).collect()
+    }
+
+    /// How to continue after an interruption. A shift that is repeated must leave what was moved.
+    fn rest(&self) -> String {
+        let until = match &self.selection {
+            Selection::Ids { until, .. } => until.as_ref(),
+            Selection::Where(body) => body.get(self.bound()),
+        };
+        match until.and_then(Value::as_str) {
+            Some(until) if self.state == "pending" => format!("with --before {until} "),
+            _ => String::new(),
+        }
     }
 
     /// The field that excludes messages that came into the state after the count.
@@ -286,7 +309,7 @@ impl Bulk<'_> {
         ids: &[String],
         until: &mut Option<Value>,
     ) -> Result<u64, Failure> {
-        let answer = self.count_once(session, &body(ids, until.as_ref()), None).await?;
+        let answer = self.count_once(session, &self.body(ids, until.as_ref()), None).await?;
         *until = until.take().or(answer.until);
         if answer.more {
             return Err(Failure::Failed("they were not counted in the time of a call: repeat it".into()));
@@ -308,10 +331,11 @@ impl Bulk<'_> {
 
     async fn act(&self, session: &Session<'_>, limit: Option<u64>) -> Result<Answer, Failure> {
         let so_far = |count: u64| format!("{} {}", self.done, self.what(count));
-        let progress = Progress::new(limit, so_far(0), "or a few more: repeat the command for the rest");
+        let rest = format!("repeat the command {}for the rest", self.rest());
+        let progress = Progress::new(limit, so_far(0), format!("or a few more: {rest}"));
         let mut all = Answer::default();
         let mut next = None;
-        for mut body in self.selection.bodies() {
+        for mut body in self.bodies() {
             loop {
                 body.extend(next.take().map(|next| ("start".to_owned(), next)));
                 let left = limit.map_or(u64::MAX, |limit| limit - all.count);
@@ -319,9 +343,10 @@ impl Bulk<'_> {
                     break;
                 }
                 let before = all.count;
-                let after = |text| format!("{}, then: {text}", so_far(before));
+                let after = |text| format!("{} or a few more, then: {text}; {rest}", so_far(before));
                 let answer = self.call(session, &body, Some(left.min(MESSAGES_PER_CALL)), false).await;
-                let answer = answer.map_err(|failure| if before == 0 { failure } else { failure.map(after) })?;
+                let is_first = before == 0 && self.rest().is_empty();
+                let answer = answer.map_err(|failure| if is_first { failure } else { failure.map(after) })?;
                 all.count += answer.count;
                 all.more = answer.more;
                 next = answer.next;

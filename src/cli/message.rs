@@ -121,6 +121,10 @@ struct Chosen {
     /// All pending messages, in the order of their due times
     #[arg(long)]
     all: bool,
+    /// Only messages that were accepted or moved last before this time: RFC 3339, or milliseconds since 1970. An
+    /// interrupted command names it
+    #[arg(long, value_name = "TIME")]
+    before: Option<String>,
     #[command(flatten)]
     filter: list::Filter,
     #[command(flatten)]
@@ -153,9 +157,10 @@ impl DueArguments {
 }
 
 pub async fn move_to(session: &Session<'_>, arguments: MoveArguments) -> Result<(), Failure> {
-    let MoveArguments { of: Chosen { route, ids, all, filter, bulk }, due } = arguments;
+    let MoveArguments { of: Chosen { route, ids, all, before, filter, bulk }, due } = arguments;
     let (name, value) = due.field();
-    let (selection, only) = (Selection::of(ids, None, all, filter.body()?)?, name != "shift" && !bulk.dry_run);
+    let only = name != "shift" && !bulk.dry_run && before.is_none();
+    let selection = Selection::of(ids, None, all, filter.body()?)?.before(before);
     if let Some(id) = selection.one().filter(|_| only) {
         let path = of_message(&route, id, "")?;
         let body = json!({ name: value }).to_string();
@@ -215,8 +220,8 @@ pub struct CancelArguments {
 
 /// One dead letter is purged.
 pub async fn cancel(session: &Session<'_>, arguments: CancelArguments) -> Result<(), Failure> {
-    let Chosen { route, ids, all, filter, bulk } = arguments.of;
-    let selection = Selection::of(ids, None, all, filter.body()?)?;
+    let Chosen { route, ids, all, before, filter, bulk } = arguments.of;
+    let selection = Selection::of(ids, None, all, filter.body()?)?.before(before);
     match selection.one() {
         Some(id) => cancel_one(session, &route, id, bulk.dry_run).await,
         None => change(session, &route, selection, Map::new(), ("purge", "cancel", "cancelled"), &bulk).await,

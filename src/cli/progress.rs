@@ -21,7 +21,7 @@ pub struct Progress {
 impl Progress {
     /// A bar towards `total`, or a counter if the total is unknown. Ctrl-C prints `done`, then `rest`, which says how
     /// to continue. Must be called within a tokio runtime.
-    pub fn new(total: Option<u64>, done: String, rest: &'static str) -> Self {
+    pub fn new(total: Option<u64>, done: String, rest: impl Into<String>) -> Self {
         let template = match total {
             Some(_) => "{bar:40} {pos}/{len}  {per_sec}  {eta} left",
             None => "{spinner} {pos}  {per_sec}",
@@ -31,7 +31,7 @@ impl Progress {
         bar.enable_steady_tick(Duration::from_millis(200));
         let bar = bar.with_style(ProgressStyle::with_template(template).expect("a template"));
         let done = Arc::new(Mutex::new(done));
-        let (shown, reached) = (bar.clone(), done.clone());
+        let (shown, reached, rest) = (bar.clone(), done.clone(), rest.into());
         tokio::spawn(async move {
             if ctrl_c().await.is_ok() {
                 shown.finish_and_clear();

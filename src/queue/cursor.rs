@@ -2,12 +2,15 @@
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 
-use super::{QueueError, ended::EndKey};
+use super::QueueError;
 use crate::{
     message::MessageId,
     store::{BulkProgress, Order},
     time::UnixMillis,
 };
+
+/// The place of an end in lists: time, then partition and number of the end.
+pub type EndKey = (UnixMillis, u16, u64);
 
 /// Index and number of a partition, the start of the call that began, and the last id there.
 type GroupPlace = ((u16, u16), Option<UnixMillis>, Option<MessageId>);

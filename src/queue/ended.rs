@@ -3,7 +3,10 @@
 use futures::future::try_join_all;
 use tokio::time::Instant;
 
-use super::{Queue, QueueError, cursor};
+use super::{
+    Queue, QueueError,
+    cursor::{self, EndKey},
+};
 use crate::{
     message::{EndOutcome, EndedMessage},
     store::{
@@ -37,9 +40,6 @@ pub struct EndedPage {
     /// Where the next page begins; `None` at the end. Opaque.
     pub cursor: Option<String>,
 }
-
-/// The place of an end in lists: time, then partition and number of the end.
-pub type EndKey = (UnixMillis, u16, u64);
 
 impl Queue {
     /// Ends of messages, `limit` (1 to 1000) at most. With a filter the page can have fewer, or none, and a cursor, when
@@ -157,7 +157,7 @@ impl EndedQuery {
         let (until, since) = (self.filter.until, self.filter.since);
         match (after, self.order) {
             (Some((_, index, number)), _) if partition.index == index => EndPlace::Behind(number),
-            // Of two ends at one time, that in the partition with the lower index is the earlier one.
+            // Two ends at one time: that in the partition with the lower index is the earlier one.
             (Some((at, index, _)), Order::Ascending) if partition.index < index => EndPlace::At(following(at)),
             (Some((at, index, _)), Order::Descending) if partition.index > index => EndPlace::At(preceding(at)),
             (Some((at, ..)), _) => EndPlace::At(at),

@@ -28,6 +28,8 @@ pub type Refused = Vec<(MessageId, Rescheduled)>;
 pub struct Purge<'a> {
     /// `None`: the first due ones of each partition.
     pub ids: Option<&'a [MessageId]>,
+    /// With ids: only messages that were accepted or moved last before this time.
+    pub before: Option<UnixMillis>,
     /// Maximum number.
     pub limit: u64,
     /// Only counts the messages.
@@ -56,25 +58,41 @@ impl Queue {
         }
         match (action, selection) {
             (PendingAction::Cancel, Selection::Ids { ids, .. }) => {
-                self.purge_pending(route, Purge { ids: Some(ids), limit, dry_run, by }, deadline, bulk).await
-            }
-            (PendingAction::Move(_), Selection::Ids { ids, .. }) if dry_run => {
-                self.purge_pending(route, Purge { ids: Some(ids), limit, dry_run: true, by }, deadline, bulk).await
+                let purge = Purge { ids: Some(ids), before, limit, dry_run, by };
+                self.purge_pending(route, purge, deadline, bulk).await
             }
             (PendingAction::Move(due), Selection::Ids { ids, .. }) => {
-                self.move_named(route, ids, due, work, bulk, refused).await
+                let before = match before {
+                    Some(before) => before,
+                    None => self.after_now(route).await?,
+                };
+                bulk.before = Some(before);
+                if dry_run {
+                    let purge = Purge { ids: Some(ids), before: Some(before), limit, dry_run, by };
+                    return self.purge_pending(route, purge, deadline, bulk).await;
+                }
+                self.move_named(route, (ids, before), due, work, bulk, refused).await
             }
             (PendingAction::Cancel, Selection::Where(filter)) if *filter == Filter::default() && before.is_none() => {
-                self.purge_pending(route, Purge { ids: None, limit, dry_run, by }, deadline, bulk).await
+                self.purge_pending(route, Purge { ids: None, before: None, limit, dry_run, by }, deadline, bulk).await
             }
             (_, Selection::Where(filter)) => self.change_filtered(route, filter, work, cursor, bulk, refused).await,
         }
     }
 
+    /// A time after that of all messages so far, and not after that of later ones.
+    async fn after_now(&self, route: &str) -> Result<UnixMillis, QueueError> {
+        let (partition, _) = &self.route(route)?.partitions[0];
+        let now = self.store().stats(partition).await?.now;
+        // Messages of this millisecond were accepted before the call too.
+        sleep(Duration::from_millis(1)).await;
+        Ok(UnixMillis::new(now / 1000 + 1).unwrap_or_default())
+    }
+
     async fn move_named(
         &self,
         route: &str,
-        ids: &[MessageId],
+        (ids, before): (&[MessageId], UnixMillis),
         due: NewDue,
         work: &PendingWork<'_>,
         bulk: &mut Bulk,
@@ -89,7 +107,7 @@ impl Queue {
                     return Ok(());
                 }
                 let some = &some[..some.len().min(room)];
-                bulk.count += self.move_listed(partition, some, due, None, refused).await?;
+                bulk.count += self.move_listed(partition, some, due, (before, true), refused).await?;
             }
         }
         Ok(())
@@ -184,7 +202,7 @@ impl Queue {
                             done.more = true;
                             return Ok(());
                         }
-                        done.count += self.move_listed(partition, some, due, Some(before), refused).await?;
+                        done.count += self.move_listed(partition, some, due, (before, false), refused).await?;
                     }
                 }
             }
@@ -195,24 +213,24 @@ impl Queue {
         }
     }
 
-    /// Moves messages, at most `MOVED_AT_ONCE`. Returns how many were moved. `before`: only those that were accepted or
-    /// moved last before this time; without it, messages that are not pending are refused too.
+    /// Moves messages, at most `MOVED_AT_ONCE`, of those that were accepted or moved last before a time. Returns how many
+    /// were moved. `are_named`: messages that are not pending are refused too.
     async fn move_listed(
         &self,
         partition: &Partition,
         ids: &[MessageId],
         due: NewDue,
-        before: Option<UnixMillis>,
+        (before, are_named): (UnixMillis, bool),
         refused: &mut Refused,
     ) -> Result<u64, QueueError> {
         let mut count = 0;
-        let results = self.move_each(partition, ids.iter(), due, before.map(|before| ("", before))).await?;
+        let results = self.move_each(partition, ids.iter(), due, Some(("", before))).await?;
         for (id, result) in ids.iter().zip(results) {
             match result {
                 Rescheduled::Done(_) => count += 1,
                 Rescheduled::Later => {}
                 // It left the state after it was listed.
-                Rescheduled::NotFound | Rescheduled::Dead | Rescheduled::InFlight if before.is_some() => {}
+                Rescheduled::NotFound | Rescheduled::Dead | Rescheduled::InFlight if !are_named => {}
                 other => refused.push((id.clone(), other)),
             }
         }
@@ -265,18 +283,22 @@ impl Queue {
         &self,
         partition: &Partition,
         part: Option<&[MessageId]>,
-        Purge { limit, dry_run, by, .. }: Purge<'_>,
+        Purge { before, limit, dry_run, by, .. }: Purge<'_>,
         purged: &mut Bulk,
     ) -> Result<(), QueueError> {
         let store = self.store();
+        let call = async |limit, dry_run| match part {
+            Some(ids) => store.purge_named(partition, Named { ids, before }, limit, dry_run, by).await,
+            None => store.purge_pending(partition, None, limit, dry_run, by).await,
+        };
         loop {
             let left = limit - purged.count;
             if left == 0 {
-                let (count, _) = store.purge_pending(partition, part, 1, true, by).await?;
+                let (count, _) = call(1, true).await?;
                 purged.more |= count > 0;
                 return Ok(());
             }
-            let (count, rest) = store.purge_pending(partition, part, left, dry_run, by).await?;
+            let (count, rest) = call(left, dry_run).await?;
             purged.count += count;
             if !dry_run {
                 // Counted now, because the rest may fail or the caller may disconnect.

@@ -307,7 +307,7 @@ const DEFAULT_CHANGED: u64 = 10_000;
 pub struct PendingRequest {
     pub action: PendingAction,
     pub selection: Selection,
-    /// With a filter: only messages that were accepted or moved last before this time.
+    /// Only messages that were accepted or moved last before this time.
     pub before: Option<UnixMillis>,
     /// 1 to `MAX_CHANGED`.
     pub limit: u64,
@@ -343,9 +343,6 @@ pub fn parse_pending(body: &[u8], moves: bool) -> Result<PendingRequest, Problem
     check_selected(all, ids.as_deref(), has_filter, (exclusive, NOTHING_PENDING), &mut faults);
     let (dry_run, cursor) = given_again(given.dry_run, given.cursor, ids.is_some(), &mut faults);
     let before = faults.field("before", given.before, |raw, at| moment(raw, at, parse_instant));
-    if before.is_some() && ids.is_some() {
-        faults.add("/before", "is not for `ids`");
-    }
     let selection = match ids {
         Some(ids) => Selection::Ids { ids, until: None },
         None => Selection::Where(filter),

@@ -165,6 +165,14 @@ async fn pending_messages_are_moved_once_and_cancelled_by_a_filter() {
     assert_eq!([due("m0").await, due("m1").await], [before[0] + 3 * 3_600_000, before[1]]);
     assert_eq!(call("move", json!({"ids": ["m1", "unknown"], "shift": "-30m"})).await["count"], 1);
     assert_eq!(due("m1").await, before[1] - 30 * 60_000);
+    // A call is repeated because its answer was lost: nothing is shifted twice.
+    let mut named = json!({"ids": ["m1", "m3"], "shift": "+1h", "dry_run": true});
+    let bound = call("move", named.clone()).await["before"].clone();
+    (named["dry_run"], named["before"]) = (false.into(), bound);
+    for count in [2, 0] {
+        let moved = call("move", named.clone()).await;
+        assert_eq!((&moved["count"], &moved["refused"]), (&json!(count), &json!([])));
+    }
     let at = json!({"all": true, "deliver_at": 4_000_000_000_000_u64});
     assert_eq!(call("move", at).await["count"], 10);
     assert_eq!(due("m5").await, 4_000_000_000_000);

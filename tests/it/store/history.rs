@@ -126,7 +126,7 @@ async fn ends_are_filtered_by_time_and_outcome_in_both_orders() {
         tokio::time::sleep(Duration::from_millis(3)).await;
     }
     queue.schedule(ROUTE, "api", vec![message("gone", Due::After(FAR))]).await.expect("accepted");
-    let purge = Purge { ids: None, limit: 10, dry_run: false, by: Some("ops") };
+    let purge = Purge { ids: None, before: None, limit: 10, dry_run: false, by: Some("ops") };
     queue.purge_pending(ROUTE, purge, later(), &mut punctual::queue::Bulk::default()).await.expect("cancelled");
 
     let all = listed(&queue, 1000).await;
@@ -179,7 +179,7 @@ async fn an_id_shows_its_last_ends_with_who_cancelled_it() {
         panic!("it is pending");
     };
     assert_eq!(ends.len(), 5);
-    let purge = Purge { ids: None, limit: 10, dry_run: false, by: Some("ops") };
+    let purge = Purge { ids: None, before: None, limit: 10, dry_run: false, by: Some("ops") };
     queue.purge_pending(ROUTE, purge, later(), &mut punctual::queue::Bulk::default()).await.expect("cancelled");
     let Some(Found::Ended { remembered: None, ends }) = queue.get(ROUTE, &id("a")).await.expect("an answer") else {
         panic!("it has ended");
@@ -261,7 +261,7 @@ async fn a_large_purge_reads_a_bounded_part_of_the_bodies() {
     for n in 0..12 {
         queue.schedule(ROUTE, "api", vec![large(n)]).await.expect("accepted");
     }
-    let purge = Purge { ids: None, limit: 100, dry_run: false, by: None };
+    let purge = Purge { ids: None, before: None, limit: 100, dry_run: false, by: None };
     queue.purge_pending(ROUTE, purge, later(), &mut punctual::queue::Bulk::default()).await.expect("cancelled");
     let ends = listed(&queue, 100).await;
     assert_eq!(ends.len(), 12);

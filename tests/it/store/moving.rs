@@ -199,7 +199,7 @@ async fn while_a_route_is_moved_each_call_finds_each_id_and_no_id_is_live_twice(
     queue
         .purge_pending(
             ROUTE,
-            Purge { ids: Some(&[id("failed")]), limit: 10, dry_run: false, by: None },
+            Purge { ids: Some(&[id("failed")]), before: None, limit: 10, dry_run: false, by: None },
             later(),
             &mut purged,
         )

@@ -182,7 +182,12 @@ async fn what_a_full_route_refuses_waits_and_comes_in_as_the_route_empties() {
         if pending == MOST {
             let (mut part, deadline) = (Bulk::default(), Instant::now() + Duration::from_mins(1));
             queue
-                .purge_pending("r", Purge { ids: None, limit: MOST, dry_run: false, by: None }, deadline, &mut part)
+                .purge_pending(
+                    "r",
+                    Purge { ids: None, before: None, limit: MOST, dry_run: false, by: None },
+                    deadline,
+                    &mut part,
+                )
                 .await
                 .expect("purged");
             purged += part.count;
@@ -240,7 +245,12 @@ async fn messages_that_a_full_route_took_are_not_returned_with_those_it_refused(
         assert!(Instant::now() < deadline, "{purged}");
         let mut part = Bulk::default();
         queue
-            .purge_pending("r", Purge { ids: None, limit: 3, dry_run: false, by: None }, deadline, &mut part)
+            .purge_pending(
+                "r",
+                Purge { ids: None, before: None, limit: 3, dry_run: false, by: None },
+                deadline,
+                &mut part,
+            )
             .await
             .expect("purged");
         purged += part.count;
