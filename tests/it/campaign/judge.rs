@@ -28,7 +28,7 @@ pub struct Observed {
     pub seen: HashMap<String, (Element, u64)>,
     /// The list in the end.
     pub list: Vec<Element>,
-    /// Dead letters in the end: id and reason.
+    /// Dead letters in the end: id and error.
     pub dead: Vec<(String, String)>,
     pub faults: Vec<Caused>,
 }
@@ -116,7 +116,7 @@ struct Found<'a> {
     observed: &'a Observed,
     id: &'a str,
     life: &'a Life,
-    /// The reason of its death.
+    /// Its error, if it is a dead letter.
     dead: Option<&'a str>,
 }
 
@@ -170,7 +170,7 @@ impl Found<'_> {
         let owed = self.life.owed();
         if let Some(reason) = self.dead {
             verdict.dead += 1;
-            if !(self.life.is_rejected && reason == "rejected") {
+            if !(self.life.is_rejected && reason.starts_with("rejected:")) {
                 self.breach(verdict, &format!("is a dead letter, `{reason}`, without a cause"));
             }
         }

@@ -56,10 +56,6 @@ impl Kind {
     pub fn duplicates(self) -> bool {
         matches!(self, Self::Kill | Self::Stop | Self::RedisKill | Self::RedisFreeze | Self::FailOver)
     }
-
-    pub fn is_of_redis(self) -> bool {
-        matches!(self, Self::RedisKill | Self::RedisFreeze | Self::FailOver)
-    }
 }
 
 /// A fault of the plan.

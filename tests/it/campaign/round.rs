@@ -125,7 +125,7 @@ async fn drain(world: &World) -> Result<(), String> {
     }
 }
 
-/// Id and reason of all dead letters.
+/// Id and error of all dead letters. The error begins with the reason.
 async fn dead(world: &World) -> Vec<(String, String)> {
     let (client, mut all) = (http::client(), Vec::new());
     for route in ROUTES {
@@ -136,7 +136,7 @@ async fn dead(world: &World) -> Vec<(String, String)> {
             let page: Value = serde_json::from_str(&answer.text().await.expect("a page")).expect("JSON");
             let text = |message: &Value, name: &str| message[name].as_str().unwrap_or_default().to_owned();
             let messages = page["messages"].as_array().cloned().expect("messages");
-            all.extend(messages.iter().map(|message| (text(message, "id"), text(message, "reason"))));
+            all.extend(messages.iter().map(|message| (text(message, "id"), text(message, "last_error"))));
             match page["cursor"].as_str() {
                 Some(next) => cursor = format!("&cursor={next}"),
                 None => break,
