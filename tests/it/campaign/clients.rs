@@ -22,6 +22,8 @@ use crate::support::{http, receiver::wall_clock};
 
 /// An instance that is stopped gives no answer.
 const MAX_WAIT: Duration = Duration::from_secs(5);
+/// A connection that is kept longer counts as an open file of the instance.
+const IDLE: Duration = Duration::from_secs(3);
 /// Until a client gives up: the outcome of its call stays unknown.
 const MAX_REPEAT: Duration = Duration::from_secs(25);
 /// Before a call is repeated.
@@ -74,7 +76,7 @@ impl Clients {
     pub fn new(bases: &[String], prefix: String) -> Self {
         // For its cryptography, which is installed once.
         drop(http::client());
-        let http = reqwest::Client::builder().timeout(MAX_WAIT).build().expect("a client");
+        let http = reqwest::Client::builder().timeout(MAX_WAIT).pool_idle_timeout(IDLE).build().expect("a client");
         Self { oracle: Oracle::default(), http, bases: bases.to_vec(), prefix, tally: Mutex::default() }
     }
 

@@ -123,8 +123,11 @@ struct Found<'a> {
 impl Found<'_> {
     fn judge_endpoint(&self, verdict: &mut Verdict, arrivals: &[&Arrival]) {
         let confirmed: Vec<_> = arrivals.iter().filter(|arrival| arrival.reply == Reply::Status(200)).collect();
+        // A message that was replaced is owed with its last content.
+        let versions = self.life.last_versions();
         let is_delivered = arrivals.iter().any(|arrival| {
-            matches!(arrival.reply, Reply::Status(200) | Reply::Late(200) | Reply::Open)
+            let is_confirmed = matches!(arrival.reply, Reply::Status(200) | Reply::Late(200));
+            is_confirmed && arrival.version.is_some_and(|version| versions.contains(&version))
         });
         self.judge_end(verdict, is_delivered);
         for arrival in arrivals {

@@ -13,9 +13,9 @@ pub const KINDS: [(Kind, u64); 9] = [
     (Kind::Kill, 8000),
     (Kind::Stop, 10_000),
     (Kind::Terminate, 9000),
-    (Kind::RedisKill, 35_000),
-    (Kind::RedisFreeze, 45_000),
-    (Kind::FailOver, 40_000),
+    (Kind::RedisKill, 90_000),
+    (Kind::RedisFreeze, 110_000),
+    (Kind::FailOver, 100_000),
     (Kind::Flush, 12_000),
     (Kind::Clients, 12_000),
     (Kind::Endpoint, 6000),
@@ -77,6 +77,7 @@ pub struct Caused {
     pub began: u64,
     /// `None`: it goes on.
     pub ended: Option<u64>,
+    is_withdrawn: bool,
 }
 
 /// All faults of a round.
@@ -86,7 +87,7 @@ pub struct Faults(Mutex<Vec<Caused>>);
 impl Faults {
     fn begin(&self, kind: Kind, detail: String) -> usize {
         let mut all = self.0.lock().expect("no panic under this lock");
-        all.push(Caused { kind, detail, began: wall_clock(), ended: None });
+        all.push(Caused { kind, detail, began: wall_clock(), ended: None, is_withdrawn: false });
         all.len() - 1
     }
 
@@ -94,8 +95,14 @@ impl Faults {
         self.0.lock().expect("no panic under this lock")[index].ended = Some(wall_clock());
     }
 
+    /// It was not caused.
+    fn withdraw(&self, index: usize) {
+        self.0.lock().expect("no panic under this lock")[index].is_withdrawn = true;
+    }
+
     pub fn all(&self) -> Vec<Caused> {
-        self.0.lock().expect("no panic under this lock").clone()
+        let all = self.0.lock().expect("no panic under this lock");
+        all.iter().filter(|fault| !fault.is_withdrawn).cloned().collect()
     }
 }
 
@@ -202,6 +209,7 @@ async fn to_redis(planned: &Planned, world: &World, faults: &Faults) {
     let old = redis.master().await;
     let fault = faults.begin(planned.kind, format!("server {old} for {:?}", planned.lasts));
     match planned.kind {
+        Kind::FailOver if !redis.try_fail_over().await => return faults.withdraw(fault),
         Kind::RedisKill => {
             redis.servers[old].kill();
             redis.switched(old).await;
@@ -215,7 +223,6 @@ async fn to_redis(planned: &Planned, world: &World, faults: &Faults) {
             redis.servers[old].resume();
         }
         _ => {
-            redis.fail_over().await;
             redis.switched(old).await;
         }
     }

@@ -29,6 +29,9 @@ const MAX_LIVES: usize = 3000;
 /// scheduler.
 const MAX_DRAIN: Duration = Duration::from_secs(60);
 
+/// Until instances have closed connections that their clients have closed.
+const CLOSED: Duration = Duration::from_secs(2);
+
 /// What came out of a round.
 pub struct Outcome {
     pub verdict: Verdict,
@@ -64,9 +67,13 @@ pub async fn run(world: &Arc<World>, number: u64, left: Duration, mut random: Ra
         faults: faults.all(),
     };
     let mut verdict = judge::judge(&observed.of_round(&format!("r{number}-")));
+    let tally = clients.tally();
     verdict.breaches.extend(left.err());
-    verdict.breaches.extend(clients.tally().unexpected.iter().map(|found| format!("unexpected answer: {found}\n")));
-    Outcome { verdict, tally: clients.tally(), faults: observed.faults, drain, usage: world.usage().await }
+    verdict.breaches.extend(tally.unexpected.iter().map(|found| format!("unexpected answer: {found}\n")));
+    // Closes its connections.
+    drop(clients);
+    sleep(CLOSED).await;
+    Outcome { verdict, tally, faults: observed.faults, drain, usage: world.usage().await }
 }
 
 impl Observed {
