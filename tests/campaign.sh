@@ -3,8 +3,8 @@
 # compares what the sinks got with what the answers promised. docs/reliability.md describes it.
 #
 # `tests/campaign.sh [--minutes N] [--seed N] [--only KINDS]`: 30 minutes and a random seed unless told otherwise. KINDS is a
-# list with commas of kill, stop, terminate, redis-kill, redis-freeze, fail-over, script-flush, client-kill and endpoint, or
-# `none`. PUNCTUAL_CAMPAIGN_PROGRAM names another build. A breach prints its seed, and the whole history of its message.
+# list with commas of kill, stop, terminate, redis-kill, redis-freeze, fail-over, script-flush, client-kill, endpoint, kafka and rabbitmq,
+# or `none`. PUNCTUAL_CAMPAIGN_PROGRAM names another build. A breach prints its seed, and the whole history of its message.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

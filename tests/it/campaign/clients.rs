@@ -16,7 +16,7 @@ use super::{
     oracle::Oracle,
     payload,
     random::Random,
-    world::{INSTANCES, ROUTES},
+    world::{INSTANCES, World},
 };
 use crate::support::{http, receiver::wall_clock};
 
@@ -37,6 +37,7 @@ pub struct Clients {
     pub oracle: Oracle,
     http: reqwest::Client,
     bases: Vec<String>,
+    routes: Vec<&'static str>,
     /// Before each id.
     prefix: String,
     tally: Mutex<Tally>,
@@ -73,11 +74,11 @@ struct Request {
 }
 
 impl Clients {
-    pub fn new(bases: &[String], prefix: String) -> Self {
+    pub fn new(world: &World, prefix: String) -> Self {
         // For its cryptography, which is installed once.
         drop(http::client());
         let http = reqwest::Client::builder().timeout(MAX_WAIT).pool_idle_timeout(IDLE).build().expect("a client");
-        Self { oracle: Oracle::default(), http, bases: bases.to_vec(), prefix, tally: Mutex::default() }
+        Self { oracle: Oracle::default(), http, bases: world.bases.clone(), routes: world.routes(), prefix, tally: Mutex::default() }
     }
 
     pub fn tally(&self) -> Tally {
@@ -86,7 +87,7 @@ impl Clients {
 
     /// The life of one message, or of an array of them. `number`: unique in the round.
     pub async fn live(self: Arc<Self>, number: u64, mut random: Random) {
-        let route = if random.chance(70) { ROUTES[0] } else { ROUTES[1] };
+        let route = if random.chance(50) { self.routes[0] } else { random.pick(&self.routes[1..]) };
         let form = match random.between(1, 100) {
             1..=10 => Form::Array,
             11..=25 => Form::Raw,

@@ -51,6 +51,8 @@ pub struct Verdict {
     pub dead: usize,
     /// Milliseconds, of messages that were due in calm times.
     pub lateness: Vec<u64>,
+    /// From the end of the last fault to the last delivery of what was due before that, in milliseconds.
+    pub recovery: u64,
     /// Each with the history of its id.
     pub breaches: Vec<String>,
 }
@@ -137,6 +139,9 @@ impl Found<'_> {
         for pair in confirmed.windows(2) {
             self.judge_duplicate(verdict, pair[0].at, pair[1].at);
         }
+        if let Some(first) = confirmed.first() {
+            self.note_recovery(verdict, first.due, first.at);
+        }
         // What a fault sent again is not late by itself.
         if let (Some(first), [call]) = (arrivals.first(), &self.life.calls[..]) {
             self.judge_lateness(verdict, first.due.max(call.answered), first.at);
@@ -162,9 +167,9 @@ impl Found<'_> {
             verdict.early += 1;
             self.breach(verdict, "early");
         }
-        if let [call] = &self.life.calls[..]
-            && let Some(due) = self.life.earliest(*at)
-        {
+        let Some(due) = self.life.earliest(*at) else { return };
+        self.note_recovery(verdict, due, *at);
+        if let [call] = &self.life.calls[..] {
             self.judge_lateness(verdict, due.max(call.answered), *at);
         }
     }
@@ -237,6 +242,13 @@ impl Found<'_> {
         }
     }
 
+    fn note_recovery(&self, verdict: &mut Verdict, due: u64, at: u64) {
+        let end = self.observed.faults.iter().filter_map(|fault| fault.ended).max().unwrap_or(u64::MAX);
+        if due <= end && self.life.calls.iter().all(|call| call.answered <= end) {
+            verdict.recovery = verdict.recovery.max(at.saturating_sub(end));
+        }
+    }
+
     fn judge_lateness(&self, verdict: &mut Verdict, due: u64, at: u64) {
         let is_calm = !self.observed.faults.iter().any(|fault| fault.overlaps(due.saturating_sub(CALM), at.max(due)));
         if is_calm {
@@ -251,7 +263,7 @@ impl Found<'_> {
     /// The kind of a fault in this time that can be the reason of a duplicate.
     fn explanation(&self, from: u64, to: u64) -> Option<Kind> {
         let mut faults = self.observed.faults.iter();
-        faults.find(|fault| fault.kind.duplicates() && fault.overlaps(from, to)).map(|fault| fault.kind)
+        faults.find(|fault| fault.kind.duplicates(self.life.route) && fault.overlaps(from, to)).map(|fault| fault.kind)
     }
 
     fn breach(&self, verdict: &mut Verdict, what: &str) {

@@ -3,6 +3,7 @@
 //!
 //! `tests/campaign.sh` runs it. `oracle` knows what is owed, `nemesis` causes the faults, `judge` compares.
 
+mod brokers;
 mod clients;
 mod endpoint;
 mod history;
@@ -74,7 +75,7 @@ async fn faults_at_random_break_no_promise() {
     let settings = Settings::read();
     let end = Instant::now() + settings.length;
     let mut random = Random::new(settings.seed);
-    let world = Arc::new(World::start(&settings.program).await);
+    let world = Arc::new(World::start(&settings).await);
     let mut report = Report::new(settings.seed);
     for number in 0.. {
         let left = end.saturating_duration_since(Instant::now());

@@ -9,7 +9,7 @@ use super::{endpoint::Behaviour, random::Random, world::World, world::INSTANCES}
 use crate::support::receiver::wall_clock;
 
 /// Kinds of faults, each with the mean time between two of them in milliseconds.
-pub const KINDS: [(Kind, u64); 9] = [
+pub const KINDS: [(Kind, u64); 11] = [
     (Kind::Kill, 8000),
     (Kind::Stop, 10_000),
     (Kind::Terminate, 9000),
@@ -19,6 +19,8 @@ pub const KINDS: [(Kind, u64); 9] = [
     (Kind::Flush, 12_000),
     (Kind::Clients, 12_000),
     (Kind::Endpoint, 6000),
+    (Kind::Kafka, 60_000),
+    (Kind::RabbitMq, 40_000),
 ];
 /// Between two repetitions of a fault that is repeated while it lasts.
 const REPEAT: Duration = Duration::from_millis(150);
@@ -34,6 +36,8 @@ pub enum Kind {
     Flush,
     Clients,
     Endpoint,
+    Kafka,
+    RabbitMq,
 }
 
 impl Kind {
@@ -49,12 +53,20 @@ impl Kind {
             Self::Flush => "script-flush",
             Self::Clients => "client-kill",
             Self::Endpoint => "endpoint",
+            Self::Kafka => "kafka",
+            Self::RabbitMq => "rabbitmq",
         }
     }
 
-    /// Whether a message can arrive twice because of it, and a claim that is no longer current be sent.
-    pub fn duplicates(self) -> bool {
-        matches!(self, Self::Kill | Self::Stop | Self::RedisKill | Self::RedisFreeze | Self::FailOver)
+    /// Whether a message of the route can arrive twice because of it, and a claim that is no longer current be sent.
+    pub fn duplicates(self, route: &str) -> bool {
+        match self {
+            Self::Kill | Self::Stop | Self::RedisKill | Self::RedisFreeze | Self::FailOver => true,
+            // It has stored what it did not confirm any more.
+            Self::Kafka => route == "topic",
+            Self::RabbitMq => route == "queue",
+            _ => false,
+        }
     }
 }
 
@@ -134,6 +146,7 @@ fn draw(random: &mut Random, kind: Kind, at: u64) -> Planned {
         Kind::FailOver => 0,
         Kind::Flush | Kind::Clients => random.between(500, 3000),
         Kind::Endpoint => random.between(300, 6000),
+        Kind::Kafka | Kind::RabbitMq => random.between(0, 3000),
     };
     let behaviour = random.pick(&[
         Behaviour::Status(500),
@@ -164,6 +177,7 @@ async fn cause(planned: &Planned, world: &World, faults: &Faults) {
     match planned.kind {
         Kind::Kill | Kind::Stop | Kind::Terminate => to_instance(planned, world, faults).await,
         Kind::RedisKill | Kind::RedisFreeze | Kind::FailOver => to_redis(planned, world, faults).await,
+        Kind::Kafka | Kind::RabbitMq => to_broker(planned, world, faults).await,
         Kind::Flush => repeat(planned, world, faults, &[&["SCRIPT", "FLUSH"]]).await,
         Kind::Clients => {
             let kills: [&[&str]; 2] = [&["CLIENT", "KILL", "TYPE", "normal"], &["CLIENT", "KILL", "TYPE", "pubsub"]];
@@ -229,6 +243,28 @@ async fn to_redis(planned: &Planned, world: &World, faults: &Faults) {
     // It follows the new primary before the next fault: two of three servers would not be enough.
     redis.servers[old].replicates().await;
     faults.end(fault);
+}
+
+/// Killed or stopped, and started again.
+async fn to_broker(planned: &Planned, world: &World, faults: &Faults) {
+    let Some(brokers) = &world.brokers else { return };
+    let is_killed = planned.instance == 0;
+    let detail = format!("{} for {:?}", if is_killed { "killed" } else { "stopped" }, planned.lasts);
+    if planned.kind == Kind::Kafka {
+        let Ok(mut kafka) = brokers.kafka.try_lock() else { return };
+        let fault = faults.begin(planned.kind, detail);
+        if is_killed { kafka.kill() } else { kafka.stop().await }
+        sleep(planned.lasts).await;
+        kafka.restart().await;
+        faults.end(fault);
+    } else {
+        let Ok(mut rabbitmq) = brokers.rabbitmq.try_lock() else { return };
+        let fault = faults.begin(planned.kind, detail);
+        if is_killed { rabbitmq.kill() } else { rabbitmq.stop().await }
+        sleep(planned.lasts).await;
+        rabbitmq.restart().await;
+        faults.end(fault);
+    }
 }
 
 /// Repeats commands at all servers of Redis that answer.

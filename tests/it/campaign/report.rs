@@ -21,6 +21,8 @@ pub struct Report {
     faults: BTreeMap<&'static str, usize>,
     answers: BTreeMap<String, u64>,
     lateness: Vec<u64>,
+    /// Milliseconds.
+    worst_recovery: u64,
     worst_drain: Duration,
     first_usage: Vec<Usage>,
     /// Lengths of the logs that were looked at.
@@ -38,6 +40,7 @@ impl Report {
             faults: BTreeMap::new(),
             answers: BTreeMap::new(),
             lateness: Vec::new(),
+            worst_recovery: 0,
             worst_drain: Duration::ZERO,
             first_usage: Vec::new(),
             logged: Vec::new(),
@@ -50,10 +53,11 @@ impl Report {
         let counts = nemesis::counts(&faults);
         println!(
             "round {number}: owed {}, delivered {}, either {}, never {}, lost {}, early {}, corrupt {}, stale {}, dead {}, \
-             duplicates {:?}, unexplained {}; faults {counts:?}; calm p99 {} ms of {}, drained after {drain:.1?}; {usage:?}",
+             duplicates {:?}, unexplained {}; faults {counts:?}; calm p99 {} ms of {}, last overdue delivery after \
+             {} ms, drained after {drain:.1?}; {usage:?}",
             verdict.owed, verdict.delivered, verdict.either, verdict.cancelled, verdict.lost, verdict.early,
             verdict.corrupt, verdict.stale, verdict.dead, verdict.duplicates, verdict.unexplained,
-            percentile(&verdict.lateness, 99), verdict.lateness.len(),
+            percentile(&verdict.lateness, 99), verdict.lateness.len(), verdict.recovery,
         );
         self.rounds += 1;
         for (name, value) in [
@@ -80,6 +84,7 @@ impl Report {
             *self.answers.entry(answer).or_default() += count;
         }
         self.lateness.extend(verdict.lateness);
+        self.worst_recovery = self.worst_recovery.max(verdict.recovery);
         self.worst_drain = self.worst_drain.max(drain);
         self.breaches.extend(verdict.breaches);
         self.check_usage(usage);
@@ -144,10 +149,10 @@ impl Report {
         println!("faults: {:?}", self.faults);
         println!("answers: {:#?}", self.answers);
         println!(
-            "calm times: {} messages, late p50 {} ms, p99 {} ms, at most {} ms; longest time from the end of the faults to the \
-             empty queue {:.1?}",
+            "calm times: {} messages, late p50 {} ms, p99 {} ms, at most {} ms; after the end of the faults the last overdue \
+             delivery came within {} ms, and the queue was empty within {:.1?}",
             self.lateness.len(), percentile(&self.lateness, 50), percentile(&self.lateness, 99),
-            percentile(&self.lateness, 100), self.worst_drain,
+            percentile(&self.lateness, 100), self.worst_recovery, self.worst_drain,
         );
         for breach in self.breaches.iter().take(MAX_PRINTED) {
             println!("BREACH {breach}");

@@ -15,7 +15,7 @@ use super::{
     list::{self, Watch},
     nemesis::{self, Caused, Faults},
     random::Random,
-    world::{ROUTES, Usage, World},
+    world::{Usage, World},
 };
 use crate::support::{http, receiver::wall_clock};
 
@@ -45,7 +45,7 @@ pub struct Outcome {
 pub async fn run(world: &Arc<World>, number: u64, left: Duration, mut random: Random, settings: &Settings) -> Outcome {
     let length = LENGTH.min(left.max(MIN_LENGTH));
     let plan = nemesis::plan(&mut random, length, &settings.only);
-    let clients = Arc::new(Clients::new(&world.bases, format!("r{number}")));
+    let clients = Arc::new(Clients::new(world, format!("r{number}")));
     let (watch, faults) = (Watch::start(world), Faults::default());
     let begin = begin_lives(&clients, length, random.fork(), settings.rate);
     let (mut lives, ()) = tokio::join!(begin, nemesis::run(&plan, world, &faults));
@@ -58,9 +58,13 @@ pub async fn run(world: &Arc<World>, number: u64, left: Duration, mut random: Ra
     let drain = calm.elapsed();
     // A look of the watch may be under way.
     sleep(Duration::from_millis(200)).await;
+    let mut arrivals = world.endpoint.take();
+    if let Some(brokers) = &world.brokers {
+        arrivals.extend(brokers.arrivals(&format!("r{number}-")).await);
+    }
     let observed = Observed {
         lives: clients.oracle.take(),
-        arrivals: world.endpoint.take(),
+        arrivals,
         seen: watch.finish(),
         list: list::all(world.primary().await).await,
         dead: dead(world).await,
@@ -122,7 +126,7 @@ async fn drain(world: &World) -> Result<(), String> {
         let json: Value = serde_json::from_str(&text).unwrap_or_default();
         let routes = json["routes"].as_array().cloned().unwrap_or_default();
         let is_empty = |route: &Value| route["pending"] == 0 && route["unack"] == 0 && route["bytes"] == 0;
-        if routes.len() == ROUTES.len() && routes.iter().all(is_empty) {
+        if routes.len() == world.routes().len() && routes.iter().all(is_empty) {
             return Ok(());
         }
         if Instant::now() > deadline {
@@ -135,7 +139,7 @@ async fn drain(world: &World) -> Result<(), String> {
 /// Id and error of all dead letters. The error begins with the reason.
 async fn dead(world: &World) -> Vec<(String, String)> {
     let (client, mut all) = (http::client(), Vec::new());
-    for route in ROUTES {
+    for route in world.routes() {
         let mut cursor = String::new();
         loop {
             let path = format!("/v1/routes/{route}/messages?state=dead&payload=false&limit=1000{cursor}");

@@ -1,10 +1,10 @@
 //! All processes of a campaign: three instances, a watched Redis, an endpoint.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, time::Duration};
 
 use tokio::{sync::Mutex, time::Instant};
 
-use super::endpoint::Endpoint;
+use super::{Settings, brokers::Brokers, endpoint::Endpoint};
 use crate::{
     program::eventually,
     support::{RedisServer, http, punctual::Punctual, sentinels::WatchedRedis},
@@ -16,8 +16,10 @@ pub const KEY: &str = "campaign:jobs";
 const REPLICAS: usize = 2;
 /// A message in flight returns after this time, in milliseconds.
 pub const LEASE: u64 = 5000;
-/// Routes to the endpoint and into the list.
-pub const ROUTES: [&str; 2] = ["web", "jobs"];
+/// Routes to the endpoint, into the list, and to the brokers.
+const ROUTES: [(&str, &str); 4] = [("web", "hook"), ("jobs", "jobs"), ("topic", "topic"), ("queue", "queue")];
+/// Those that need no broker.
+const WITHOUT_BROKERS: usize = 2;
 pub const PARTITIONS: usize = 2;
 /// Until all instances are ready again.
 const READY: Duration = Duration::from_secs(30);
@@ -30,6 +32,8 @@ pub struct World {
     /// Of the servers of Redis.
     pub ports: Vec<u16>,
     pub endpoint: Endpoint,
+    /// `None`: they are not installed.
+    pub brokers: Option<Brokers>,
     /// Held by the fault that decides how the endpoint behaves.
     pub endpoint_turn: Mutex<()>,
 }
@@ -42,12 +46,13 @@ pub struct Usage {
 }
 
 impl World {
-    pub async fn start(program: &PathBuf) -> Self {
+    pub async fn start(settings: &Settings) -> Self {
         let (redis, endpoint) = (WatchedRedis::start(REPLICAS).await, Endpoint::start());
-        let configuration = configuration(&redis, &endpoint);
+        let brokers = Brokers::start().await;
+        let configuration = configuration(&redis, &endpoint, brokers.as_ref());
         let mut instances = Vec::new();
         for _ in 0..INSTANCES {
-            instances.push(Punctual::start_program(program.clone(), &configuration).await);
+            instances.push(Punctual::start_program(settings.program.clone(), &configuration).await);
         }
         Self {
             bases: instances.iter().map(|instance| instance.url("")).collect(),
@@ -55,6 +60,7 @@ impl World {
             ports: redis.servers.iter().map(RedisServer::port).collect(),
             redis: Mutex::new(redis),
             endpoint,
+            brokers,
             endpoint_turn: Mutex::default(),
         }
     }
@@ -78,6 +84,10 @@ impl World {
             })
             .await;
         }
+    }
+
+    pub fn routes(&self) -> Vec<&'static str> {
+        routes(self.brokers.as_ref()).iter().map(|(route, _)| *route).collect()
     }
 
     /// The port of the primary that the sentinels name.
@@ -109,23 +119,26 @@ impl World {
     }
 }
 
-fn configuration(redis: &WatchedRedis, endpoint: &Endpoint) -> String {
-    let route = |sink: &str| {
+fn routes(brokers: Option<&Brokers>) -> &'static [(&'static str, &'static str)] {
+    if brokers.is_some() { &ROUTES } else { &ROUTES[..WITHOUT_BROKERS] }
+}
+
+fn configuration(redis: &WatchedRedis, endpoint: &Endpoint, brokers: Option<&Brokers>) -> String {
+    let route = |(route, sink): &(&str, &str)| {
         format!(
-            "{{ sink: {sink}, partitions: {PARTITIONS}, lease: {LEASE}ms, remember: {{ for: 1h }}, \
-             retry: {{ max_attempts: 1000, initial: 100ms, max: 1s }} }}"
+            "  {route}: {{ sink: {sink}, partitions: {PARTITIONS}, lease: {LEASE}ms, remember: {{ for: 1h }}, \
+             retry: {{ max_attempts: 1000, initial: 100ms, max: 1s }} }}\n"
         )
     };
-    format!(
+    let head = format!(
         "redis: {{ {}, timeout: 3s, durability: {{ replicas: {REPLICAS} }} }}\n\
          server: {{ request_timeout: 4s }}\nmax_sleep: 5s\n\
          sinks:\n  hook: {{ type: http, url: '{}', timeout: 2s }}\n  \
-         jobs: {{ type: redis_list, key: '{}', format: envelope, timeout: 2s }}\n\
-         routes:\n  web: {}\n  jobs: {}\n",
+         jobs: {{ type: redis_list, key: '{KEY}', format: envelope, timeout: 2s }}\n",
         redis.setting(""),
         endpoint.url(),
-        KEY,
-        route("hook"),
-        route("jobs"),
-    )
+    );
+    let sinks = brokers.map(Brokers::sinks).unwrap_or_default();
+    let routes: String = routes(brokers).iter().map(route).collect();
+    format!("{head}{sinks}routes:\n{routes}")
 }
