@@ -9,7 +9,7 @@ use super::{
     history::{Arrival, Reply},
     list::Element,
     nemesis::{Caused, Kind},
-    oracle::{Life, Owed},
+    oracle::{Life, MARGIN, Owed},
     world::LEASE,
 };
 
@@ -83,6 +83,24 @@ impl Verdict {
 }
 
 impl Caused {
+    /// Whether two deliveries at these times can be its consequence.
+    fn repeats(&self, first: u64, second: u64) -> bool {
+        // The first was delivered, and its settlement was not made or is lost.
+        let is_unsettled = self.overlaps(first.saturating_sub(SETTLED_WITHIN), first + SETTLED_WITHIN);
+        // It returns when the lease ends. A message waits for a connection for at most half of the timeout before it is sent.
+        let is_after_lease = second >= first + LEASE - SETTLED_WITHIN;
+        match self.kind {
+            Kind::Kill => is_unsettled && is_after_lease,
+            // Or the first was delivered by another instance, and the stopped one sends when it goes on.
+            Kind::Stop => {
+                let goes_on = self.ended.unwrap_or(u64::MAX);
+                let is_sent_late = goes_on <= second.saturating_add(MARGIN) && second <= goes_on.saturating_add(SETTLED_WITHIN);
+                is_unsettled && (is_after_lease || is_sent_late)
+            }
+            _ => is_unsettled,
+        }
+    }
+
     fn overlaps(&self, from: u64, to: u64) -> bool {
         self.began <= to && self.ended.is_none_or(|ended| ended >= from)
     }
@@ -233,8 +251,9 @@ impl Found<'_> {
     }
 
     fn judge_duplicate(&self, verdict: &mut Verdict, first: u64, second: u64) {
-        match self.explanation(first.saturating_sub(SETTLED_WITHIN), second.min(first + SETTLED_WITHIN)) {
-            Some(kind) => *verdict.duplicates.entry(kind.name()).or_default() += 1,
+        let mut faults = self.observed.faults.iter();
+        match faults.find(|fault| fault.kind.duplicates(self.life.route) && fault.repeats(first, second)) {
+            Some(fault) => *verdict.duplicates.entry(fault.kind.name()).or_default() += 1,
             None => {
                 verdict.unexplained += 1;
                 self.breach(verdict, &format!("delivered again at {second}, and no fault explains it"));

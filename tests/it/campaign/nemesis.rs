@@ -118,6 +118,9 @@ impl Faults {
     }
 }
 
+/// At the beginning of a round there is no fault: messages must be on time. In milliseconds.
+const CALM: u64 = 12_000;
+
 /// The faults of a round, which all begin within `length`.
 pub fn plan(random: &mut Random, length: Duration, only: &[Kind]) -> Vec<Planned> {
     let length = u64::try_from(length.as_millis()).expect("a short round");
@@ -127,7 +130,7 @@ pub fn plan(random: &mut Random, length: Duration, only: &[Kind]) -> Vec<Planned
         if !only.contains(&kind) {
             continue;
         }
-        let mut at = random.between(0, mean);
+        let mut at = CALM + random.between(0, mean);
         while at < length {
             all.push(draw(&mut random, kind, at));
             at += random.between(mean / 4, mean * 7 / 4);

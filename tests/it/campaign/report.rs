@@ -10,6 +10,10 @@ const MAX_LINES: usize = 3000;
 const MORE_FILES: usize = 100;
 /// Resident memory that an instance may have more than after the first round, in KiB.
 const MORE_KIB: u64 = 96 * 1024;
+/// Messages without faults from which a percentile is taken.
+const ENOUGH: usize = 100;
+/// Lateness without faults, in milliseconds: a lost wake-up would cost about a second. The rest is room for a busy machine.
+const MAX_P99: u64 = 400;
 /// Breaches that are printed.
 const MAX_PRINTED: usize = 5;
 
@@ -83,10 +87,11 @@ impl Report {
         for (answer, count) in tally.answers {
             *self.answers.entry(answer).or_default() += count;
         }
-        self.lateness.extend(verdict.lateness);
         self.worst_recovery = self.worst_recovery.max(verdict.recovery);
         self.worst_drain = self.worst_drain.max(drain);
         self.breaches.extend(verdict.breaches);
+        self.check_lateness(number, &verdict.lateness);
+        self.lateness.extend(verdict.lateness);
         self.check_usage(usage);
         let logs = world.logs().await;
         self.check_logs(&logs);
@@ -97,6 +102,14 @@ impl Report {
 
     pub fn is_broken(&self) -> bool {
         !self.breaches.is_empty()
+    }
+
+    /// Without faults nearly all messages are on time.
+    fn check_lateness(&mut self, number: u64, lateness: &[u64]) {
+        let p99 = percentile(lateness, 99);
+        if lateness.len() >= ENOUGH && p99 > MAX_P99 {
+            self.breaches.push(format!("round {number}: without faults, the p99 of {} is {p99} ms late\n", lateness.len()));
+        }
     }
 
     /// Memory and files are back to where they were.

@@ -20,9 +20,9 @@ use super::{
 use crate::support::{http, receiver::wall_clock};
 
 /// A round without the time to settle.
-const LENGTH: Duration = Duration::from_secs(45);
+const LENGTH: Duration = Duration::from_secs(55);
 /// A shorter one shows little.
-pub const MIN_LENGTH: Duration = Duration::from_secs(20);
+pub const MIN_LENGTH: Duration = Duration::from_secs(30);
 /// Clients that wait for an answer or for their time: calls of an outage do not stop the others.
 const MAX_LIVES: usize = 3000;
 /// Until the queue is empty, once all faults have ended and all clients are done: twice a lease, and the longest delays of the
