@@ -23,7 +23,8 @@ while [ $# -gt 0 ]; do
 done
 
 command -v cargo >/dev/null || PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
-.ci/need build redis-server=redis-server
+.ci/need build redis-server=redis-server /usr/lib/rabbitmq/bin/rabbitmq-server=rabbitmq-server
+[ -d target/kafka/libs ] || echo "campaign.sh: without Kafka, which tests/run.sh fetches, the routes of brokers are left out" >&2
 if [ -z "${PUNCTUAL_CAMPAIGN_PROGRAM:-}" ]; then
     cargo build --release --locked --bin punctual
     export PUNCTUAL_CAMPAIGN_PROGRAM=$PWD/target/release/punctual

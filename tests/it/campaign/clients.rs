@@ -78,7 +78,14 @@ impl Clients {
         // For its cryptography, which is installed once.
         drop(http::client());
         let http = reqwest::Client::builder().timeout(MAX_WAIT).pool_idle_timeout(IDLE).build().expect("a client");
-        Self { oracle: Oracle::default(), http, bases: world.bases.clone(), routes: world.routes(), prefix, tally: Mutex::default() }
+        Self {
+            oracle: Oracle::default(),
+            http,
+            bases: world.bases.clone(),
+            routes: world.routes(),
+            prefix,
+            tally: Mutex::default(),
+        }
     }
 
     pub fn tally(&self) -> Tally {
@@ -102,7 +109,9 @@ impl Clients {
         let delay = if random.chance(10) { 0 } else { random.between(1, MAX_DELAY) };
         let first = match form {
             Form::Raw => raw(route, &ids[0], delay),
-            Form::Single => single(route, &ids[0], Operation::Schedule, 1, Times::draw(&mut random, delay), is_rejected),
+            Form::Single => {
+                single(route, &ids[0], Operation::Schedule, 1, Times::draw(&mut random, delay), is_rejected)
+            }
             Form::Array => array(route, &ids, Times::draw(&mut random, delay)),
         };
         let is_accepted = self.settle(&ids, &first, &mut random).await;
@@ -232,7 +241,14 @@ impl Clients {
     }
 
     /// `None`: the call should not get this answer.
-    fn definite(&self, request: &Request, status: u16, word: &str, due: Option<u64>, not_before: u64) -> Option<Answer> {
+    fn definite(
+        &self,
+        request: &Request,
+        status: u16,
+        word: &str,
+        due: Option<u64>,
+        not_before: u64,
+    ) -> Option<Answer> {
         let nothing = || Some(Answer::Nothing(format!("{status} {word}")));
         match (request.operation, status, word) {
             (Operation::Schedule, 200 | 201, "scheduled" | "exists") | (Operation::Replace, 200, "replaced") => {

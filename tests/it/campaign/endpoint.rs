@@ -164,7 +164,11 @@ async fn answer(stream: &mut BufReader<TcpStream>, request: &Request, shared: &S
         Behaviour::Drip => (status, plain(status), true),
     };
     let reply = head + "\r\n";
-    let written = if behaviour == Behaviour::Drip { drip(stream, &reply).await } else { stream.write_all(reply.as_bytes()).await };
+    let written = if behaviour == Behaviour::Drip {
+        drip(stream, &reply).await
+    } else {
+        stream.write_all(reply.as_bytes()).await
+    };
     if written.is_err() { (Reply::Dropped, false) } else { (Reply::Status(status), goes_on) }
 }
 

@@ -76,7 +76,10 @@ pub struct Arrival {
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { operation, version, instance, called, answered, answer, not_before } = self;
-        write!(f, "{called} to {answered}: {operation:?} version {version}, not before {not_before}, at instance {instance}: {answer:?}")
+        write!(
+            f,
+            "{called} to {answered}: {operation:?} version {version}, not before {not_before}, at instance {instance}: {answer:?}"
+        )
     }
 }
 

@@ -65,13 +65,17 @@ impl Verdict {
             let calls = life.calls.iter().map(|call| (call.called, call.to_string()));
             let arrivals = observed.arrivals.iter().filter(|arrival| arrival.id == id);
             let mut lines: Vec<_> = calls.chain(arrivals.map(|arrival| (arrival.at, arrival.to_string()))).collect();
-            let elements = observed.seen.get(id).map(|(element, at)| (*at, format!("{at}: seen in the list, {element:?}")));
+            let elements =
+                observed.seen.get(id).map(|(element, at)| (*at, format!("{at}: seen in the list, {element:?}")));
             lines.extend(elements);
             let span = lines.iter().map(|(at, _)| *at);
             let (first, last) = (span.clone().min().unwrap_or(0), span.max().unwrap_or(0));
             let near = observed.faults.iter().filter(|fault| fault.overlaps(first, last + CALM));
             lines.extend(near.map(|fault| {
-                (fault.began, format!("{}: fault {}, {}, until {:?}", fault.began, fault.kind.name(), fault.detail, fault.ended))
+                (
+                    fault.began,
+                    format!("{}: fault {}, {}, until {:?}", fault.began, fault.kind.name(), fault.detail, fault.ended),
+                )
             }));
             lines.sort();
             for (_, line) in lines {
@@ -94,7 +98,8 @@ impl Caused {
             // Or the first was delivered by another instance, and the stopped one sends when it goes on.
             Kind::Stop => {
                 let goes_on = self.ended.unwrap_or(u64::MAX);
-                let is_sent_late = goes_on <= second.saturating_add(MARGIN) && second <= goes_on.saturating_add(SETTLED_WITHIN);
+                let is_sent_late =
+                    goes_on <= second.saturating_add(MARGIN) && second <= goes_on.saturating_add(SETTLED_WITHIN);
                 is_unsettled && (is_after_lease || is_sent_late)
             }
             _ => is_unsettled,
@@ -230,7 +235,8 @@ impl Found<'_> {
         if self.explanation(since.saturating_sub(LEASE), arrival.at).is_some() {
             verdict.stale += 1;
         } else {
-            let what = format!("version {version} arrived, permitted are {versions:?}: cancelled, replaced or never accepted");
+            let what =
+                format!("version {version} arrived, permitted are {versions:?}: cancelled, replaced or never accepted");
             verdict.corrupt += 1;
             self.breach(verdict, &format!("{what}: {arrival}"));
         }

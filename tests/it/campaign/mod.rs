@@ -54,12 +54,16 @@ impl Settings {
             Ok(names) if names == "none" => Vec::new(),
             Ok(names) if !names.is_empty() => names
                 .split(',')
-                .map(|name| *kinds.iter().find(|kind| kind.name() == name).unwrap_or_else(|| panic!("no kind `{name}`")))
+                .map(|name| {
+                    *kinds.iter().find(|kind| kind.name() == name).unwrap_or_else(|| panic!("no kind `{name}`"))
+                })
                 .collect(),
             _ => kinds,
         };
         Self {
-            program: env::var("PUNCTUAL_CAMPAIGN_PROGRAM").unwrap_or_else(|_| env!("CARGO_BIN_EXE_punctual").into()).into(),
+            program: env::var("PUNCTUAL_CAMPAIGN_PROGRAM")
+                .unwrap_or_else(|_| env!("CARGO_BIN_EXE_punctual").into())
+                .into(),
             length: Duration::from_mins(number("PUNCTUAL_CAMPAIGN_MINUTES", MINUTES)),
             seed: number("PUNCTUAL_CAMPAIGN_SEED", SEED),
             only,

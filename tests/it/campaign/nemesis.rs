@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Mutex, time::Duration};
 use futures::future::join_all;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{endpoint::Behaviour, random::Random, world::World, world::INSTANCES};
+use super::{endpoint::Behaviour, random::Random, world::INSTANCES, world::World};
 use crate::support::receiver::wall_clock;
 
 /// Kinds of faults, each with the mean time between two of them in milliseconds.
@@ -256,14 +256,22 @@ async fn to_broker(planned: &Planned, world: &World, faults: &Faults) {
     if planned.kind == Kind::Kafka {
         let Ok(mut kafka) = brokers.kafka.try_lock() else { return };
         let fault = faults.begin(planned.kind, detail);
-        if is_killed { kafka.kill() } else { kafka.stop().await }
+        if is_killed {
+            kafka.kill()
+        } else {
+            kafka.stop().await
+        }
         sleep(planned.lasts).await;
         kafka.restart().await;
         faults.end(fault);
     } else {
         let Ok(mut rabbitmq) = brokers.rabbitmq.try_lock() else { return };
         let fault = faults.begin(planned.kind, detail);
-        if is_killed { rabbitmq.kill() } else { rabbitmq.stop().await }
+        if is_killed {
+            rabbitmq.kill()
+        } else {
+            rabbitmq.stop().await
+        }
         sleep(planned.lasts).await;
         rabbitmq.restart().await;
         faults.end(fault);

@@ -94,20 +94,27 @@ impl Life {
     fn permitted(&self, at: u64, of: impl Fn(Operation) -> bool) -> impl Iterator<Item = &Call> {
         let counts = move |call: &Call| of(call.operation);
         // A cancellation replaces all.
-        let replaces = self.calls.iter().enumerate().filter(|(_, call)| {
-            (counts(call) || call.operation == Operation::Cancel) && call.is_done_by(at)
-        });
+        let replaces = self
+            .calls
+            .iter()
+            .enumerate()
+            .filter(|(_, call)| (counts(call) || call.operation == Operation::Cancel) && call.is_done_by(at));
         let last = replaces.map(|(index, _)| index).max().unwrap_or(0);
-        let is_final = self.calls.get(last).is_some_and(|call| call.operation == Operation::Cancel && call.is_done_by(at));
-        self.calls.iter().enumerate().filter(move |(index, call)| {
-            let in_force = match call.answer {
-                Answer::Done { .. } => *index >= last,
-                // The route remembers what was cancelled: no earlier call revives it.
-                Answer::Unknown(_) => !is_final,
-                Answer::Nothing(_) => false,
-            };
-            in_force && counts(call) && call.called <= at
-        }).map(|(_, call)| call)
+        let is_final =
+            self.calls.get(last).is_some_and(|call| call.operation == Operation::Cancel && call.is_done_by(at));
+        self.calls
+            .iter()
+            .enumerate()
+            .filter(move |(index, call)| {
+                let in_force = match call.answer {
+                    Answer::Done { .. } => *index >= last,
+                    // The route remembers what was cancelled: no earlier call revives it.
+                    Answer::Unknown(_) => !is_final,
+                    Answer::Nothing(_) => false,
+                };
+                in_force && counts(call) && call.called <= at
+            })
+            .map(|(_, call)| call)
     }
 
     fn unknown(&self, of: impl Fn(&Call) -> bool) -> bool {

@@ -59,9 +59,20 @@ impl Report {
             "round {number}: owed {}, delivered {}, either {}, never {}, lost {}, early {}, corrupt {}, stale {}, dead {}, \
              duplicates {:?}, unexplained {}; faults {counts:?}; calm p99 {} ms of {}, last overdue delivery after \
              {} ms, drained after {drain:.1?}; {usage:?}",
-            verdict.owed, verdict.delivered, verdict.either, verdict.cancelled, verdict.lost, verdict.early,
-            verdict.corrupt, verdict.stale, verdict.dead, verdict.duplicates, verdict.unexplained,
-            percentile(&verdict.lateness, 99), verdict.lateness.len(), verdict.recovery,
+            verdict.owed,
+            verdict.delivered,
+            verdict.either,
+            verdict.cancelled,
+            verdict.lost,
+            verdict.early,
+            verdict.corrupt,
+            verdict.stale,
+            verdict.dead,
+            verdict.duplicates,
+            verdict.unexplained,
+            percentile(&verdict.lateness, 99),
+            verdict.lateness.len(),
+            verdict.recovery,
         );
         self.rounds += 1;
         for (name, value) in [
@@ -108,7 +119,8 @@ impl Report {
     fn check_lateness(&mut self, number: u64, lateness: &[u64]) {
         let p99 = percentile(lateness, 99);
         if lateness.len() >= ENOUGH && p99 > MAX_P99 {
-            self.breaches.push(format!("round {number}: without faults, the p99 of {} is {p99} ms late\n", lateness.len()));
+            self.breaches
+                .push(format!("round {number}: without faults, the p99 of {} is {p99} ms late\n", lateness.len()));
         }
     }
 
@@ -116,7 +128,8 @@ impl Report {
     fn check_usage(&mut self, usage: Vec<Usage>) {
         for (instance, (now, first)) in usage.iter().zip(&self.first_usage).enumerate() {
             if now.files > first.files + MORE_FILES || now.resident_kib > first.resident_kib + MORE_KIB {
-                self.breaches.push(format!("instance {instance} uses {now:?}, after the first round it used {first:?}\n"));
+                self.breaches
+                    .push(format!("instance {instance} uses {now:?}, after the first round it used {first:?}\n"));
             }
         }
         if self.first_usage.is_empty() {
@@ -164,8 +177,12 @@ impl Report {
         println!(
             "calm times: {} messages, late p50 {} ms, p99 {} ms, at most {} ms; after the end of the faults the last overdue \
              delivery came within {} ms, and the queue was empty within {:.1?}",
-            self.lateness.len(), percentile(&self.lateness, 50), percentile(&self.lateness, 99),
-            percentile(&self.lateness, 100), self.worst_recovery, self.worst_drain,
+            self.lateness.len(),
+            percentile(&self.lateness, 50),
+            percentile(&self.lateness, 99),
+            percentile(&self.lateness, 100),
+            self.worst_recovery,
+            self.worst_drain,
         );
         for breach in self.breaches.iter().take(MAX_PRINTED) {
             println!("BREACH {breach}");
