@@ -72,7 +72,8 @@ pub async fn run(world: &Arc<World>, number: u64, left: Duration, mut random: Ra
     };
     let mut verdict = judge::judge(&observed.of_round(&format!("r{number}-")));
     let tally = clients.tally();
-    verdict.breaches.extend(left.err());
+    // It explains what is lost so far.
+    verdict.breaches.splice(0..0, left.err());
     verdict.breaches.extend(tally.unexpected.iter().map(|found| format!("unexpected answer: {found}\n")));
     // Closes its connections.
     drop(clients);
