@@ -30,6 +30,8 @@ const MAX_REPEAT: Duration = Duration::from_secs(25);
 const PAUSE: Duration = Duration::from_millis(200);
 /// Maximum delay of a message, in milliseconds.
 const MAX_DELAY: u64 = 6000;
+/// A message is changed at the latest so long after its first due time, in milliseconds: it can be in flight.
+const AFTER_DUE: u64 = 1500;
 /// Maximum messages of an array.
 const MAX_ARRAY: u64 = 20;
 
@@ -124,7 +126,7 @@ impl Clients {
     async fn change(&self, route: &'static str, id: &str, delay: u64, random: &mut Random) {
         let mut version = 1;
         for _ in 0..random.between(0, 2) {
-            sleep(Duration::from_millis(random.between(0, delay))).await;
+            sleep(Duration::from_millis(random.between(0, delay + AFTER_DUE))).await;
             let new_delay = random.between(0, MAX_DELAY);
             let path = format!("/v1/routes/{route}/messages/{id}");
             let times = Times::draw(random, new_delay);
@@ -216,7 +218,7 @@ impl Clients {
                 let one = if ids.len() > 1 { &json["results"][index] } else { &json };
                 word = format!("{status} {}", one["status"].as_str().unwrap_or_default());
                 let due = due(one);
-                self.definite(request, *status, one["status"].as_str().unwrap_or_default(), due, not_before)
+                definite(request.operation, *status, one["status"].as_str().unwrap_or_default(), due, not_before)
                     .unwrap_or_else(|| {
                         let found = format!("{}: {:?} answered with {status} {text}", ids[index], request.operation);
                         self.tally.lock().expect("no panic under this lock").unexpected.push(found);
@@ -239,30 +241,21 @@ impl Clients {
         *tally.answers.entry(format!("{:?}: {kind} ({})", request.operation, word.trim())).or_default() += 1;
         answer
     }
+}
 
-    /// `None`: the call should not get this answer.
-    fn definite(
-        &self,
-        request: &Request,
-        status: u16,
-        word: &str,
-        due: Option<u64>,
-        not_before: u64,
-    ) -> Option<Answer> {
-        let nothing = || Some(Answer::Nothing(format!("{status} {word}")));
-        match (request.operation, status, word) {
-            (Operation::Schedule, 200 | 201, "scheduled" | "exists") | (Operation::Replace, 200, "replaced") => {
-                due.map(|due| Answer::Done { due })
-            }
-            // It says that the message was delivered: that is owed.
-            (Operation::Schedule, 200, "delivered") => Some(Answer::Done { due: not_before }),
-            (Operation::Replace, 200, "delivered") => nothing(),
-            (Operation::Reschedule | Operation::DeliverNow, 200, "rescheduled") => due.map(|due| Answer::Done { due }),
-            (Operation::Cancel, 204, "") => Some(Answer::Done { due: 0 }),
-            (Operation::Reschedule | Operation::DeliverNow | Operation::Cancel, 404 | 409, _)
-            | (Operation::Replace, 409, _) => nothing(),
-            _ => None,
-        }
+/// `None`: the call should not get this answer.
+fn definite(operation: Operation, status: u16, word: &str, due: Option<u64>, not_before: u64) -> Option<Answer> {
+    match (operation, status, word) {
+        (Operation::Schedule, 200 | 201, "scheduled" | "exists")
+        | (Operation::Replace, 200, "replaced")
+        | (Operation::Reschedule | Operation::DeliverNow, 200, "rescheduled") => due.map(|due| Answer::Done { due }),
+        // It says that the message was delivered: that is owed.
+        (Operation::Schedule, 200, "delivered") => Some(Answer::Done { due: not_before }),
+        (Operation::Cancel, 204, "") => Some(Answer::Done { due: 0 }),
+        (Operation::Reschedule | Operation::DeliverNow | Operation::Cancel, 404 | 409, _)
+        | (Operation::Replace, 409, _)
+        | (Operation::Replace, 200, "delivered") => Some(Answer::Nothing(format!("{status} {word}"))),
+        _ => None,
     }
 }
 

@@ -144,7 +144,7 @@ async fn answer(stream: &mut BufReader<TcpStream>, request: &Request, shared: &S
     let status = if request.header(REJECT) == "1" { 422 } else { 200 };
     let plain = |status: u16| format!("HTTP/1.1 {status} Answer\r\ncontent-length: 0\r\n");
     let (status, head, goes_on) = match behaviour {
-        Behaviour::Fine => (status, plain(status), true),
+        Behaviour::Fine | Behaviour::Drip => (status, plain(status), true),
         Behaviour::Status(status) => (status, plain(status), true),
         Behaviour::Throttle => (429, plain(429) + "retry-after: 1\r\n", true),
         Behaviour::Hang => {
@@ -161,7 +161,6 @@ async fn answer(stream: &mut BufReader<TcpStream>, request: &Request, shared: &S
             (status, plain(status), true)
         }
         Behaviour::OddHead => (status, plain(status) + "x-a: 1\r\n 2\r\nx-a: 3\r\nx-b : 4\r\nx-c:\r\n", true),
-        Behaviour::Drip => (status, plain(status), true),
     };
     let reply = head + "\r\n";
     let written = if behaviour == Behaviour::Drip {

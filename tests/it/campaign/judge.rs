@@ -232,7 +232,7 @@ impl Found<'_> {
         }
         let since = self.life.forbidden_since(arrival.at).unwrap_or(arrival.at);
         // A claim from before the call is sent later: by an instance that was stopped, or after a fail-over that lost the claim.
-        if self.explanation(since.saturating_sub(LEASE), arrival.at).is_some() {
+        if self.is_explained(since.saturating_sub(LEASE), arrival.at) {
             verdict.stale += 1;
         } else {
             let what =
@@ -248,7 +248,7 @@ impl Found<'_> {
             return;
         }
         let since = self.life.forbidden_since(arrival.at).unwrap_or(arrival.at);
-        if arrival.at >= arrival.due && self.explanation(since.saturating_sub(LEASE), arrival.at).is_some() {
+        if arrival.at >= arrival.due && self.is_explained(since.saturating_sub(LEASE), arrival.at) {
             verdict.stale += 1;
         } else {
             verdict.early += 1;
@@ -258,12 +258,12 @@ impl Found<'_> {
 
     fn judge_duplicate(&self, verdict: &mut Verdict, first: u64, second: u64) {
         let mut faults = self.observed.faults.iter();
-        match faults.find(|fault| fault.kind.duplicates(self.life.route) && fault.repeats(first, second)) {
-            Some(fault) => *verdict.duplicates.entry(fault.kind.name()).or_default() += 1,
-            None => {
-                verdict.unexplained += 1;
-                self.breach(verdict, &format!("delivered again at {second}, and no fault explains it"));
-            }
+        let explanation = faults.find(|fault| fault.kind.duplicates(self.life.route) && fault.repeats(first, second));
+        if let Some(fault) = explanation {
+            *verdict.duplicates.entry(fault.kind.name()).or_default() += 1;
+        } else {
+            verdict.unexplained += 1;
+            self.breach(verdict, &format!("delivered again at {second}, and no fault explains it"));
         }
     }
 
@@ -285,10 +285,11 @@ impl Found<'_> {
         }
     }
 
-    /// The kind of a fault in this time that can be the reason of a duplicate.
-    fn explanation(&self, from: u64, to: u64) -> Option<Kind> {
-        let mut faults = self.observed.faults.iter();
-        faults.find(|fault| fault.kind.duplicates(self.life.route) && fault.overlaps(from, to)).map(|fault| fault.kind)
+    /// Whether a fault in this time can be the reason that a claim from before a call is sent after it. A killed instance sends
+    /// nothing.
+    fn is_explained(&self, from: u64, to: u64) -> bool {
+        let sends_late = |kind: Kind| kind != Kind::Kill && kind.duplicates(self.life.route);
+        self.observed.faults.iter().any(|fault| sends_late(fault.kind) && fault.overlaps(from, to))
     }
 
     fn breach(&self, verdict: &mut Verdict, what: &str) {

@@ -257,9 +257,9 @@ async fn to_broker(planned: &Planned, world: &World, faults: &Faults) {
         let Ok(mut kafka) = brokers.kafka.try_lock() else { return };
         let fault = faults.begin(planned.kind, detail);
         if is_killed {
-            kafka.kill()
+            kafka.kill();
         } else {
-            kafka.stop().await
+            kafka.stop().await;
         }
         sleep(planned.lasts).await;
         kafka.restart().await;
@@ -268,9 +268,9 @@ async fn to_broker(planned: &Planned, world: &World, faults: &Faults) {
         let Ok(mut rabbitmq) = brokers.rabbitmq.try_lock() else { return };
         let fault = faults.begin(planned.kind, detail);
         if is_killed {
-            rabbitmq.kill()
+            rabbitmq.kill();
         } else {
-            rabbitmq.stop().await
+            rabbitmq.stop().await;
         }
         sleep(planned.lasts).await;
         rabbitmq.restart().await;

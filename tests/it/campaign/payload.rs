@@ -1,5 +1,7 @@
 //! Payloads that say to which id and version they belong, so that each delivery can be compared byte for byte.
 
+use std::fmt::Write;
+
 use super::random::Random;
 
 /// Length in bytes of a payload without its head, at most: a small one, a larger one, one that is compressed or streamed.
@@ -17,7 +19,7 @@ pub fn of(id: &str, version: u32) -> String {
     let mut text = format!("{id}|{version}|");
     let end = text.len() + usize::try_from(random.between(0, most)).expect("a length");
     while text.len() < end {
-        text.push_str(&format!("{:016x}", random.next()));
+        let _ = write!(text, "{:016x}", random.next());
     }
     text
 }

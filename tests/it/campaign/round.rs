@@ -27,7 +27,7 @@ pub const MIN_LENGTH: Duration = Duration::from_secs(30);
 const MAX_LIVES: usize = 3000;
 /// Until the queue is empty, once all faults have ended and all clients are done: twice a lease, and the longest delays of the
 /// scheduler.
-const MAX_DRAIN: Duration = Duration::from_secs(60);
+const MAX_DRAIN: Duration = Duration::from_mins(1);
 
 /// Until instances have closed connections that their clients have closed.
 const CLOSED: Duration = Duration::from_secs(2);
