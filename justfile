@@ -14,6 +14,10 @@ one NAME:
 lint:
     cargo fmt --all --check && cargo clippy --locked --all-targets -- -D warnings
 
+# Faults at random, and a judge: docs/reliability.md
+campaign *ARGUMENTS:
+    tests/campaign.sh {{ARGUMENTS}}
+
 # Pages, their commands and the tables of settings
 pages:
     cargo test --locked --test it documents::

@@ -1,6 +1,7 @@
 //! All tests that need servers, in one binary: it links once.
 
 mod api;
+mod campaign;
 mod console;
 mod deploy;
 mod documents;

@@ -238,9 +238,14 @@ impl Punctual {
 
     /// On the same port, configuration and data; ready to serve.
     pub async fn restart(&mut self) {
+        self.launch();
+        self.ready().await;
+    }
+
+    /// On the same port, configuration and data; perhaps not ready yet.
+    pub fn launch(&mut self) {
         assert!(self.child.is_none(), "it still runs");
         self.run();
-        self.ready().await;
     }
 
     /// SIGSTOP: as if its machine stood still.

@@ -96,7 +96,12 @@ impl WatchedRedis {
 
     /// `SENTINEL FAILOVER`: as an operator asks for it.
     pub async fn fail_over(&self) {
-        self.sentinels[0].ask::<Value>(&["FAILOVER", MASTER]).await.expect("a fail-over begins");
+        assert!(self.try_fail_over().await, "a fail-over begins");
+    }
+
+    /// `false`: the sentinel refuses, as for some time after the last fail-over.
+    pub async fn try_fail_over(&self) -> bool {
+        self.sentinels[0].ask::<Value>(&["FAILOVER", MASTER]).await.is_some()
     }
 
     /// Waits until a replica is promoted, and counts the messages that it has then, of the partition with this tag.

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# The fault campaign: clients use three instances of the release build while faults hit all processes at random, and a judge
+# compares what the sinks got with what the answers promised. docs/reliability.md describes it.
+#
+# `tests/campaign.sh [--minutes N] [--seed N] [--only KINDS]`: 30 minutes and a random seed unless told otherwise. KINDS is a
+# list with commas of kill, stop, terminate, redis-kill, redis-freeze, fail-over, script-flush, client-kill, endpoint, kafka and rabbitmq,
+# or `none`. PUNCTUAL_CAMPAIGN_PROGRAM names another build. A breach prints its seed, and the whole history of its message.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+minutes=30 seed=$((RANDOM * 32768 + RANDOM)) only=
+while [ $# -gt 0 ]; do
+    case $1 in
+    --minutes) minutes=$2 ;;
+    --seed) seed=$2 ;;
+    --only) only=$2 ;;
+    *)
+        sed -n '2,8s/^# \?//p' "$0" >&2
+        exit 2
+        ;;
+    esac
+    shift 2
+done
+
+command -v cargo >/dev/null || PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
+.ci/need build redis-server=redis-server /usr/lib/rabbitmq/bin/rabbitmq-server=rabbitmq-server
+[ -d target/kafka/libs ] || echo "campaign.sh: without Kafka, which tests/run.sh fetches, the routes of brokers are left out" >&2
+if [ -z "${PUNCTUAL_CAMPAIGN_PROGRAM:-}" ]; then
+    cargo build --release --locked --bin punctual
+    export PUNCTUAL_CAMPAIGN_PROGRAM=$PWD/target/release/punctual
+fi
+# A breach is an assertion: its place in the code says nothing.
+export RUST_BACKTRACE=0
+export PUNCTUAL_CAMPAIGN_MINUTES=$minutes PUNCTUAL_CAMPAIGN_SEED=$seed PUNCTUAL_CAMPAIGN_ONLY=$only
+exec cargo test --locked --test it -- --ignored --exact --nocapture campaign::faults_at_random_break_no_promise

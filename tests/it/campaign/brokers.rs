@@ -1,0 +1,172 @@
+//! A broker of Kafka and one of RabbitMQ, with what arrived there.
+
+use std::{
+    collections::HashSet,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use lapin::{
+    Channel, Connection, ConnectionProperties,
+    message::Delivery,
+    options::{BasicAckOptions, BasicGetOptions},
+    types::AMQPValue,
+};
+use tokio::{
+    sync::Mutex as Turn,
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+
+use super::{
+    history::{Arrival, Reply},
+    payload,
+};
+use crate::{
+    program::eventually,
+    support::{
+        RabbitMq,
+        kafka::{self, Broker, Record},
+        receiver::wall_clock,
+    },
+};
+
+/// The topic, the exchange and the queue.
+pub const NAME: &str = "campaign";
+const PARTITIONS: i32 = 3;
+/// Between two looks at an empty queue.
+const PAUSE: Duration = Duration::from_millis(10);
+/// For one answer of RabbitMQ.
+const ANSWER: Duration = Duration::from_secs(3);
+/// Until the queue is read.
+const MAX_READ: Duration = Duration::from_secs(30);
+
+pub struct Brokers {
+    pub kafka: Turn<Broker>,
+    pub rabbitmq: Turn<RabbitMq>,
+    kafka_address: String,
+    rabbitmq_port: u16,
+    taken: Arc<Mutex<Vec<Arrival>>>,
+    taking: JoinHandle<()>,
+}
+
+impl Brokers {
+    /// `None`: they are not installed.
+    pub async fn start() -> Option<Self> {
+        if !Path::new("/usr/lib/rabbitmq/bin/rabbitmq-server").exists() || !kafka::installed() {
+            return None;
+        }
+        let (kafka, rabbitmq) = (Broker::start().await?, RabbitMq::start().await);
+        let kafka_address = kafka.address();
+        kafka::create_topic(&kafka_address, NAME, PARTITIONS, &[("message.timestamp.type", "LogAppendTime")]).await;
+        rabbitmq.declare(NAME, NAME).await;
+        let (taken, rabbitmq_port) = (Arc::<Mutex<Vec<Arrival>>>::default(), rabbitmq.port());
+        let taking = tokio::spawn(take(rabbitmq_port, Arc::clone(&taken)));
+        Some(Self {
+            kafka: Turn::new(kafka),
+            rabbitmq: Turn::new(rabbitmq),
+            kafka_address,
+            rabbitmq_port,
+            taken,
+            taking,
+        })
+    }
+
+    /// The sinks, as YAML.
+    pub fn sinks(&self) -> String {
+        format!(
+            "  topic: {{ type: kafka, brokers: ['{}'], topic: {NAME}, timeout: 2s }}\n  \
+             queue: {{ type: rabbitmq, url: 'amqp://127.0.0.1:{}/%2f', exchange: {NAME}, routing_key: {NAME}, timeout: 2s }}\n",
+            self.kafka_address, self.rabbitmq_port
+        )
+    }
+
+    /// All that arrived so far, of the ids with this prefix.
+    pub async fn arrivals(&self, prefix: &str) -> Vec<Arrival> {
+        let rabbitmq = self.rabbitmq.lock().await;
+        eventually("the queue is read", MAX_READ, async || (rabbitmq.depth(NAME).await? == 0).then_some(())).await;
+        sleep(PAUSE * 10).await;
+        let records = kafka::consume(&self.kafka_address, NAME).await;
+        let mut arrivals: Vec<Arrival> = records.iter().map(of_record).collect();
+        arrivals.extend(self.taken.lock().expect("no panic under this lock").iter().cloned());
+        arrivals.retain(|arrival| arrival.id.starts_with(prefix));
+        // Partitions are read in sequence.
+        arrivals.sort_by_key(|arrival| arrival.at);
+        arrivals
+    }
+}
+
+impl Drop for Brokers {
+    fn drop(&mut self) {
+        self.taking.abort();
+    }
+}
+
+/// Takes messages from RabbitMQ, over all its outages.
+async fn take(port: u16, taken: Arc<Mutex<Vec<Arrival>>>) {
+    let url = format!("amqp://127.0.0.1:{port}/%2f");
+    let mut ids = HashSet::new();
+    loop {
+        if let Ok(Ok(connection)) = timeout(ANSWER, Connection::connect(&url, ConnectionProperties::default())).await
+            && let Ok(Ok(channel)) = timeout(ANSWER, connection.create_channel()).await
+        {
+            while let Some(got) = get(&channel).await {
+                let Some(delivery) = got else {
+                    sleep(PAUSE).await;
+                    continue;
+                };
+                let arrival = of_delivery(&delivery);
+                // An acknowledgement can be lost: that is not a message that was sent twice.
+                if ids.insert(arrival.id.clone()) || !delivery.redelivered {
+                    taken.lock().expect("no panic under this lock").push(arrival);
+                }
+                if delivery.acker.ack(BasicAckOptions::default()).await.is_err() {
+                    break;
+                }
+            }
+        }
+        sleep(PAUSE * 10).await;
+    }
+}
+
+/// `None`: the connection is lost. `Some(None)`: the queue is empty.
+async fn get(channel: &Channel) -> Option<Option<Delivery>> {
+    let got = timeout(ANSWER, channel.basic_get(NAME.into(), BasicGetOptions::default())).await;
+    Some(got.ok()?.ok()?.map(|message| message.delivery))
+}
+
+fn of_delivery(delivery: &Delivery) -> Arrival {
+    let headers = delivery.properties.headers().as_ref().map(|table| table.inner().clone()).unwrap_or_default();
+    let text = |name: &str| match headers.iter().find(|(key, _)| key.as_str() == name).map(|(_, value)| value) {
+        Some(AMQPValue::LongString(text)) => text.to_string(),
+        Some(AMQPValue::LongLongInt(number)) => number.to_string(),
+        _ => String::new(),
+    };
+    let id = delivery.properties.message_id().as_ref().map(ToString::to_string).unwrap_or_default();
+    arrival(id, &delivery.data, wall_clock(), "queue", text)
+}
+
+fn of_record(record: &Record) -> Arrival {
+    let text = |name: &str| {
+        record.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone()).unwrap_or_default()
+    };
+    let at = u64::try_from(record.timestamp).expect("after 1970");
+    arrival(record.id().to_owned(), record.payload.as_deref().unwrap_or_default(), at, "topic", text)
+}
+
+fn arrival(id: String, body: &[u8], at: u64, route: &str, header: impl Fn(&str) -> String) -> Arrival {
+    let version = payload::version(&id, body);
+    let expected = version.map(|version| version.to_string()).unwrap_or_default();
+    let (found, via) = (header("X-Version"), header("punctual-route"));
+    let wrong = (found != expected || via != route).then(|| format!("X-Version `{found}`, route `{via}`"));
+    Arrival {
+        version,
+        attempt: header("punctual-attempt").parse().unwrap_or_default(),
+        due: header("punctual-due").parse().unwrap_or_default(),
+        at,
+        reply: Reply::Status(200),
+        wrong,
+        id,
+    }
+}

@@ -1,0 +1,231 @@
+//! An HTTP endpoint that records every request with its reply, and misbehaves on demand.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use socket2::SockRef;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
+    runtime::Runtime,
+    sync::watch,
+    time::sleep,
+};
+
+use super::{
+    history::{Arrival, Reply},
+    payload,
+};
+use crate::support::{port::Port, receiver::wall_clock};
+
+/// A reply that takes longer may come after the timeout of the sink, in milliseconds.
+const IN_TIME: u64 = 1500;
+/// A message with this header is rejected.
+pub const REJECT: &str = "x-reject";
+/// The header with the version of the message.
+pub const VERSION: &str = "x-version";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Behaviour {
+    Fine,
+    Status(u16),
+    /// 429 with a `Retry-After` of a second.
+    Throttle,
+    /// Reads the request and replies nothing, as long as it lasts.
+    Hang,
+    /// Reads the request and resets the connection.
+    Reset,
+    /// Replies, then closes the connection without having announced it.
+    Close,
+    /// Replies after this time.
+    Slow(Duration),
+    /// Replies with header lines that are folded, repeated and without a name.
+    OddHead,
+    /// Sends its reply byte by byte.
+    Drip,
+}
+
+/// It runs on a thread of its own, so that a busy campaign does not make it late.
+pub struct Endpoint {
+    port: u16,
+    shared: Arc<Shared>,
+    /// `None` only while it is dropped.
+    server: Option<Runtime>,
+}
+
+struct Shared {
+    behaviour: watch::Sender<Behaviour>,
+    arrivals: Mutex<Vec<Arrival>>,
+}
+
+struct Request {
+    head: String,
+    body: Vec<u8>,
+}
+
+impl Endpoint {
+    pub fn start() -> Self {
+        let shared = Arc::new(Shared { behaviour: watch::Sender::new(Behaviour::Fine), arrivals: Mutex::default() });
+        let server = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let server = server.expect("a runtime");
+        let port = Port::reserve();
+        let listener = {
+            let _context = server.enter();
+            port.listen()
+        };
+        let taking = Arc::clone(&shared);
+        server.spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(stream, Arc::clone(&taking)));
+            }
+        });
+        Self { port: port.number(), shared, server: Some(server) }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}/due", self.port)
+    }
+
+    pub fn behave(&self, behaviour: Behaviour) {
+        self.shared.behaviour.send_replace(behaviour);
+    }
+
+    /// Takes what arrived so far.
+    pub fn take(&self) -> Vec<Arrival> {
+        std::mem::take(&mut self.shared.arrivals.lock().expect("no panic under this lock"))
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.shutdown_background();
+        }
+    }
+}
+
+async fn serve(stream: TcpStream, shared: Arc<Shared>) {
+    // Without it a reply in parts could wait for an acknowledgement.
+    let _ = stream.set_nodelay(true);
+    let mut stream = BufReader::new(stream);
+    while let Some(request) = read(&mut stream).await {
+        let began = wall_clock();
+        let index = {
+            let mut arrivals = shared.arrivals.lock().expect("no panic under this lock");
+            arrivals.push(arrival(&request, began));
+            arrivals.len() - 1
+        };
+        let id = request.header("punctual-id");
+        let (reply, goes_on) = answer(&mut stream, &request, &shared).await;
+        let is_late = wall_clock() > began + IN_TIME;
+        let reply = match reply {
+            Reply::Status(status) if is_late => Reply::Late(status),
+            reply => reply,
+        };
+        // The arrivals of a round may have been taken since.
+        if let Some(arrival) = shared.arrivals.lock().expect("no panic under this lock").get_mut(index)
+            && arrival.id == id
+            && arrival.at == began
+        {
+            arrival.reply = reply;
+        }
+        if !goes_on {
+            return;
+        }
+    }
+}
+
+/// How the request was answered, and whether the connection goes on.
+async fn answer(stream: &mut BufReader<TcpStream>, request: &Request, shared: &Shared) -> (Reply, bool) {
+    let mut behaviours = shared.behaviour.subscribe();
+    let behaviour = *behaviours.borrow_and_update();
+    let status = if request.header(REJECT) == "1" { 422 } else { 200 };
+    let plain = |status: u16| format!("HTTP/1.1 {status} Answer\r\ncontent-length: 0\r\n");
+    let (status, head, goes_on) = match behaviour {
+        Behaviour::Fine | Behaviour::Drip => (status, plain(status), true),
+        Behaviour::Status(status) => (status, plain(status), true),
+        Behaviour::Throttle => (429, plain(429) + "retry-after: 1\r\n", true),
+        Behaviour::Hang => {
+            let _ = behaviours.wait_for(|behaviour| *behaviour != Behaviour::Hang).await;
+            return (Reply::Dropped, false);
+        }
+        Behaviour::Reset => {
+            let _ = SockRef::from(stream.get_ref()).set_linger(Some(Duration::ZERO));
+            return (Reply::Dropped, false);
+        }
+        Behaviour::Close => (status, plain(status), false),
+        Behaviour::Slow(time) => {
+            sleep(time).await;
+            (status, plain(status), true)
+        }
+        Behaviour::OddHead => (status, plain(status) + "x-a: 1\r\n 2\r\nx-a: 3\r\nx-b : 4\r\nx-c:\r\n", true),
+    };
+    let reply = head + "\r\n";
+    let written = if behaviour == Behaviour::Drip {
+        drip(stream, &reply).await
+    } else {
+        stream.write_all(reply.as_bytes()).await
+    };
+    if written.is_err() { (Reply::Dropped, false) } else { (Reply::Status(status), goes_on) }
+}
+
+async fn drip(stream: &mut BufReader<TcpStream>, reply: &str) -> std::io::Result<()> {
+    for byte in reply.bytes() {
+        stream.write_all(&[byte]).await?;
+        sleep(Duration::from_millis(2)).await;
+    }
+    Ok(())
+}
+
+/// `None`: the connection ended.
+async fn read(stream: &mut BufReader<TcpStream>) -> Option<Request> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        if stream.read_until(b'\n', &mut head).await.ok()? == 0 {
+            return None;
+        }
+    }
+    let head = String::from_utf8(head).ok()?.to_ascii_lowercase();
+    let mut request = Request { head, body: Vec::new() };
+    request.body = vec![0; request.header("content-length").parse().ok()?];
+    stream.read_exact(&mut request.body).await.ok()?;
+    Some(request)
+}
+
+fn arrival(request: &Request, at: u64) -> Arrival {
+    let id = request.header("punctual-id");
+    let version = payload::version(id, &request.body);
+    let number = |name: &str| request.header(name).parse().ok();
+    let expected = version.map(|version| version.to_string()).unwrap_or_default();
+    let found = request.header(VERSION);
+    let route = request.header("punctual-route");
+    let wrong = if found != expected {
+        Some(format!("header {VERSION} is `{found}`"))
+    } else if route != "web" {
+        Some(format!("route `{route}`"))
+    } else {
+        None
+    };
+    Arrival {
+        id: id.to_owned(),
+        version,
+        attempt: number("punctual-attempt").and_then(|attempt: u64| attempt.try_into().ok()).unwrap_or_default(),
+        due: number("punctual-due").unwrap_or_default(),
+        at,
+        reply: Reply::Open,
+        wrong,
+    }
+}
+
+impl Request {
+    /// Empty without it.
+    fn header(&self, name: &str) -> &str {
+        let value = |line: &'_ str| -> Option<usize> {
+            let (found, _) = line.split_once(':')?;
+            (found == name).then_some(found.len() + 1)
+        };
+        self.head.lines().find_map(|line| value(line).map(|at| line[at..].trim())).unwrap_or_default()
+    }
+}

@@ -1,0 +1,92 @@
+//! What happened to an id: each call and its answer, each arrival at a sink. A breach prints all of it.
+
+use std::fmt;
+
+/// What a call asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    Schedule,
+    Replace,
+    Reschedule,
+    DeliverNow,
+    Cancel,
+}
+
+impl Operation {
+    /// Whether it decides the content of the message.
+    pub fn writes(self) -> bool {
+        matches!(self, Self::Schedule | Self::Replace)
+    }
+}
+
+/// What the answer of a call says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// It was executed; the message is due at that time, in epoch milliseconds. Without meaning for a cancellation.
+    Done { due: u64 },
+    /// It changed nothing, and never will.
+    Nothing(String),
+    /// It may have been executed, or be executed later: by an instance that is stopped and has the request already.
+    Unknown(String),
+}
+
+/// A call for one id.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub operation: Operation,
+    /// The version of the payload, of a call that writes.
+    pub version: u32,
+    /// No due time that the call asks for is before this one, in epoch milliseconds.
+    pub not_before: u64,
+    pub instance: usize,
+    /// Epoch milliseconds.
+    pub called: u64,
+    pub answered: u64,
+    pub answer: Answer,
+}
+
+/// How a sink took a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Before the reply was written completely.
+    Open,
+    Status(u16),
+    /// The connection ended without a reply.
+    Dropped,
+    /// Written so late that the sender may have given up.
+    Late(u16),
+}
+
+/// A message at the endpoint.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    pub id: String,
+    /// `None`: the content is not that of any version.
+    pub version: Option<u32>,
+    /// As the headers of punctual have it.
+    pub attempt: u32,
+    pub due: u64,
+    /// Epoch milliseconds.
+    pub at: u64,
+    pub reply: Reply,
+    /// A header that differs from what was scheduled.
+    pub wrong: Option<String>,
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { operation, version, instance, called, answered, answer, not_before } = self;
+        write!(
+            f,
+            "{called} to {answered}: {operation:?} version {version}, not before {not_before}, at instance {instance}: {answer:?}"
+        )
+    }
+}
+
+impl fmt::Display for Arrival {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { version, attempt, due, at, reply, wrong, .. } = self;
+        write!(f, "{at}: arrived, version {version:?}, attempt {attempt}, due {due}: {reply:?}")?;
+        wrong.as_ref().map_or(Ok(()), |wrong| write!(f, ", {wrong}"))
+    }
+}

@@ -1,0 +1,298 @@
+//! Compares what is owed with what the sinks got.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt::Write,
+};
+
+use super::{
+    history::{Arrival, Reply},
+    list::Element,
+    nemesis::{Caused, Kind},
+    oracle::{Life, MARGIN, Owed},
+    world::LEASE,
+};
+
+/// A settlement that is lost with a fault was made within this time of the arrival, in milliseconds.
+const SETTLED_WITHIN: u64 = 2000;
+/// Without a fault in this time before and after its due time, a message is on time, in milliseconds.
+const CALM: u64 = 8000;
+/// A message of calm times that is later is a breach, in milliseconds: it would be found by `max_sleep` alone.
+const MAX_LATE: u64 = 4000;
+
+/// All that was observed in a round.
+pub struct Observed {
+    pub lives: HashMap<String, Life>,
+    pub arrivals: Vec<Arrival>,
+    /// When elements of the list were seen first.
+    pub seen: HashMap<String, (Element, u64)>,
+    /// The list in the end.
+    pub list: Vec<Element>,
+    /// Dead letters in the end: id and error.
+    pub dead: Vec<(String, String)>,
+    pub faults: Vec<Caused>,
+}
+
+/// What became of the messages of a round.
+#[derive(Debug, Default)]
+pub struct Verdict {
+    pub owed: usize,
+    pub delivered: usize,
+    pub either: usize,
+    pub cancelled: usize,
+    pub lost: usize,
+    pub early: usize,
+    pub corrupt: usize,
+    /// Deliveries of a cancelled or replaced message, which a stopped instance or a fail-over explains.
+    pub stale: usize,
+    /// By the kind of fault that explains them.
+    pub duplicates: BTreeMap<&'static str, usize>,
+    pub unexplained: usize,
+    pub dead: usize,
+    /// Milliseconds, of messages that were due in calm times.
+    pub lateness: Vec<u64>,
+    /// From the end of the last fault to the last delivery of what was due before that, in milliseconds.
+    pub recovery: u64,
+    /// Each with the history of its id.
+    pub breaches: Vec<String>,
+}
+
+impl Verdict {
+    fn breach(&mut self, observed: &Observed, id: &str, what: &str) {
+        let mut text = format!("{id}: {what}\n");
+        if let Some(life) = observed.lives.get(id) {
+            let _ = writeln!(text, "  route {}, owed {:?}", life.route, life.owed());
+            let calls = life.calls.iter().map(|call| (call.called, call.to_string()));
+            let arrivals = observed.arrivals.iter().filter(|arrival| arrival.id == id);
+            let mut lines: Vec<_> = calls.chain(arrivals.map(|arrival| (arrival.at, arrival.to_string()))).collect();
+            let elements =
+                observed.seen.get(id).map(|(element, at)| (*at, format!("{at}: seen in the list, {element:?}")));
+            lines.extend(elements);
+            let span = lines.iter().map(|(at, _)| *at);
+            let (first, last) = (span.clone().min().unwrap_or(0), span.max().unwrap_or(0));
+            let near = observed.faults.iter().filter(|fault| fault.overlaps(first, last + CALM));
+            lines.extend(near.map(|fault| {
+                (
+                    fault.began,
+                    format!("{}: fault {}, {}, until {:?}", fault.began, fault.kind.name(), fault.detail, fault.ended),
+                )
+            }));
+            lines.sort();
+            for (_, line) in lines {
+                let _ = writeln!(text, "  {line}");
+            }
+        }
+        self.breaches.push(text);
+    }
+}
+
+impl Caused {
+    /// Whether two deliveries at these times can be its consequence.
+    fn repeats(&self, first: u64, second: u64) -> bool {
+        // The first was delivered, and its settlement was not made or is lost.
+        let is_unsettled = self.overlaps(first.saturating_sub(SETTLED_WITHIN), first + SETTLED_WITHIN);
+        // It returns when the lease ends. A message waits for a connection for at most half of the timeout before it is sent.
+        let is_after_lease = second >= first + LEASE - SETTLED_WITHIN;
+        match self.kind {
+            Kind::Kill => is_unsettled && is_after_lease,
+            // Or the first was delivered by another instance, and the stopped one sends when it goes on.
+            Kind::Stop => {
+                let goes_on = self.ended.unwrap_or(u64::MAX);
+                let is_sent_late =
+                    goes_on <= second.saturating_add(MARGIN) && second <= goes_on.saturating_add(SETTLED_WITHIN);
+                is_unsettled && (is_after_lease || is_sent_late)
+            }
+            _ => is_unsettled,
+        }
+    }
+
+    fn overlaps(&self, from: u64, to: u64) -> bool {
+        self.began <= to && self.ended.is_none_or(|ended| ended >= from)
+    }
+}
+
+pub fn judge(observed: &Observed) -> Verdict {
+    let mut verdict = Verdict::default();
+    let mut arrivals: HashMap<&str, Vec<&Arrival>> = HashMap::new();
+    for arrival in &observed.arrivals {
+        arrivals.entry(&arrival.id).or_default().push(arrival);
+    }
+    let mut elements: HashMap<&str, Vec<&Element>> = HashMap::new();
+    for element in &observed.list {
+        elements.entry(&element.id).or_default().push(element);
+    }
+    let dead: HashMap<&str, &str> = observed.dead.iter().map(|(id, reason)| (&**id, &**reason)).collect();
+    for id in arrivals.keys().filter(|id| !observed.lives.contains_key(**id)) {
+        verdict.breaches.push(format!("{id}: was never scheduled\n"));
+    }
+    for (id, life) in &observed.lives {
+        let arrivals = arrivals.remove(&**id).unwrap_or_default();
+        let found = Found { observed, id, life, dead: dead.get(&**id).copied() };
+        if life.route == "jobs" {
+            found.judge_list(&mut verdict, &elements.remove(&**id).unwrap_or_default());
+        } else {
+            found.judge_endpoint(&mut verdict, &arrivals);
+        }
+    }
+    verdict
+}
+
+struct Found<'a> {
+    observed: &'a Observed,
+    id: &'a str,
+    life: &'a Life,
+    /// Its error, if it is a dead letter.
+    dead: Option<&'a str>,
+}
+
+impl Found<'_> {
+    fn judge_endpoint(&self, verdict: &mut Verdict, arrivals: &[&Arrival]) {
+        let confirmed: Vec<_> = arrivals.iter().filter(|arrival| arrival.reply == Reply::Status(200)).collect();
+        // A message that was replaced is owed with its last content.
+        let versions = self.life.last_versions();
+        let is_delivered = arrivals.iter().any(|arrival| {
+            let is_confirmed = matches!(arrival.reply, Reply::Status(200) | Reply::Late(200));
+            is_confirmed && arrival.version.is_some_and(|version| versions.contains(&version))
+        });
+        self.judge_end(verdict, is_delivered);
+        for arrival in arrivals {
+            self.judge_content(verdict, arrival);
+            self.judge_time(verdict, arrival);
+        }
+        for pair in confirmed.windows(2) {
+            self.judge_duplicate(verdict, pair[0].at, pair[1].at);
+        }
+        if let Some(first) = confirmed.first() {
+            self.note_recovery(verdict, first.due, first.at);
+        }
+        // What a fault sent again is not late by itself.
+        if let (Some(first), [call]) = (arrivals.first(), &self.life.calls[..]) {
+            self.judge_lateness(verdict, first.due.max(call.answered), first.at);
+        }
+    }
+
+    fn judge_list(&self, verdict: &mut Verdict, elements: &[&Element]) {
+        self.judge_end(verdict, !elements.is_empty());
+        if elements.len() > 1 {
+            verdict.unexplained += elements.len() - 1;
+            self.breach(verdict, &format!("{} times in the list", elements.len()));
+        }
+        // Push and removal are one step: no fault explains another content.
+        let versions = self.life.last_versions();
+        for element in elements {
+            if element.version.is_none_or(|version| !versions.contains(&version)) {
+                verdict.corrupt += 1;
+                self.breach(verdict, &format!("{element:?} is in the list, permitted are the versions {versions:?}"));
+            }
+        }
+        let Some((_, at)) = self.observed.seen.get(self.id) else { return };
+        if self.life.earliest(*at).is_some_and(|due| *at < due) {
+            verdict.early += 1;
+            self.breach(verdict, "early");
+        }
+        let Some(due) = self.life.earliest(*at) else { return };
+        self.note_recovery(verdict, due, *at);
+        if let [call] = &self.life.calls[..] {
+            self.judge_lateness(verdict, due.max(call.answered), *at);
+        }
+    }
+
+    fn judge_end(&self, verdict: &mut Verdict, is_delivered: bool) {
+        let owed = self.life.owed();
+        if let Some(reason) = self.dead {
+            verdict.dead += 1;
+            if !(self.life.is_rejected && reason.starts_with("rejected:")) {
+                self.breach(verdict, &format!("is a dead letter, `{reason}`, without a cause"));
+            }
+        }
+        match owed {
+            Owed::Delivery => {
+                verdict.owed += 1;
+                let is_met = if self.life.is_rejected { self.dead.is_some() } else { is_delivered };
+                verdict.delivered += usize::from(is_met);
+                if !is_met {
+                    verdict.lost += 1;
+                    self.breach(verdict, "lost");
+                }
+            }
+            Owed::Either => verdict.either += 1,
+            Owed::Never => verdict.cancelled += 1,
+        }
+    }
+
+    fn judge_content(&self, verdict: &mut Verdict, arrival: &Arrival) {
+        let Some(version) = arrival.version.filter(|_| arrival.wrong.is_none()) else {
+            verdict.corrupt += 1;
+            self.breach(verdict, &format!("content or headers differ: {arrival}"));
+            return;
+        };
+        let versions = self.life.versions(arrival.at);
+        if versions.contains(&version) {
+            return;
+        }
+        let since = self.life.forbidden_since(arrival.at).unwrap_or(arrival.at);
+        // A claim from before the call is sent later: by an instance that was stopped, or after a fail-over that lost the claim.
+        if self.is_explained(since.saturating_sub(LEASE), arrival.at) {
+            verdict.stale += 1;
+        } else {
+            let what =
+                format!("version {version} arrived, permitted are {versions:?}: cancelled, replaced or never accepted");
+            verdict.corrupt += 1;
+            self.breach(verdict, &format!("{what}: {arrival}"));
+        }
+    }
+
+    fn judge_time(&self, verdict: &mut Verdict, arrival: &Arrival) {
+        let is_early = arrival.at < arrival.due || self.life.earliest(arrival.at).is_some_and(|due| arrival.at < due);
+        if !is_early {
+            return;
+        }
+        let since = self.life.forbidden_since(arrival.at).unwrap_or(arrival.at);
+        if arrival.at >= arrival.due && self.is_explained(since.saturating_sub(LEASE), arrival.at) {
+            verdict.stale += 1;
+        } else {
+            verdict.early += 1;
+            self.breach(verdict, &format!("early: {arrival}"));
+        }
+    }
+
+    fn judge_duplicate(&self, verdict: &mut Verdict, first: u64, second: u64) {
+        let mut faults = self.observed.faults.iter();
+        let explanation = faults.find(|fault| fault.kind.duplicates(self.life.route) && fault.repeats(first, second));
+        if let Some(fault) = explanation {
+            *verdict.duplicates.entry(fault.kind.name()).or_default() += 1;
+        } else {
+            verdict.unexplained += 1;
+            self.breach(verdict, &format!("delivered again at {second}, and no fault explains it"));
+        }
+    }
+
+    fn note_recovery(&self, verdict: &mut Verdict, due: u64, at: u64) {
+        let end = self.observed.faults.iter().filter_map(|fault| fault.ended).max().unwrap_or(u64::MAX);
+        if due <= end && self.life.calls.iter().all(|call| call.answered <= end) {
+            verdict.recovery = verdict.recovery.max(at.saturating_sub(end));
+        }
+    }
+
+    fn judge_lateness(&self, verdict: &mut Verdict, due: u64, at: u64) {
+        let is_calm = !self.observed.faults.iter().any(|fault| fault.overlaps(due.saturating_sub(CALM), at.max(due)));
+        if is_calm {
+            let late = at.saturating_sub(due);
+            verdict.lateness.push(late);
+            if late > MAX_LATE {
+                self.breach(verdict, &format!("{late} ms late, without a fault"));
+            }
+        }
+    }
+
+    /// Whether a fault in this time can be the reason that a claim from before a call is sent after it. A killed instance sends
+    /// nothing.
+    fn is_explained(&self, from: u64, to: u64) -> bool {
+        let sends_late = |kind: Kind| kind != Kind::Kill && kind.duplicates(self.life.route);
+        self.observed.faults.iter().any(|fault| sends_late(fault.kind) && fault.overlaps(from, to))
+    }
+
+    fn breach(&self, verdict: &mut Verdict, what: &str) {
+        verdict.breach(self.observed, self.id, what);
+    }
+}

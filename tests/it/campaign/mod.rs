@@ -1,0 +1,96 @@
+//! The fault campaign: clients use three instances while a seeded plan of faults hits all of their processes, and a judge
+//! compares what the sinks got with what is owed by the answers.
+//!
+//! `tests/campaign.sh` runs it. `oracle` knows what is owed, `nemesis` causes the faults, `judge` compares.
+
+mod brokers;
+mod clients;
+mod endpoint;
+mod history;
+mod judge;
+mod list;
+mod nemesis;
+mod oracle;
+mod payload;
+mod random;
+mod report;
+mod round;
+mod world;
+
+use std::{env, path::PathBuf, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use self::{
+    nemesis::{KINDS, Kind},
+    random::Random,
+    report::Report,
+    world::World,
+};
+use crate::program::alone;
+
+/// Without a setting.
+const MINUTES: u64 = 2;
+const SEED: u64 = 1;
+
+struct Settings {
+    program: PathBuf,
+    length: Duration,
+    seed: u64,
+    only: Vec<Kind>,
+    /// Messages or arrays of messages that are scheduled per second.
+    rate: u64,
+}
+
+impl Settings {
+    /// Of the environment, which `tests/campaign.sh` sets.
+    fn read() -> Self {
+        let number = |name: &str, otherwise: u64| match env::var(name) {
+            Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}: `{text}` is no number")),
+            Err(_) => otherwise,
+        };
+        let kinds: Vec<Kind> = KINDS.iter().map(|(kind, _)| *kind).collect();
+        let only = match env::var("PUNCTUAL_CAMPAIGN_ONLY") {
+            Ok(names) if names == "none" => Vec::new(),
+            Ok(names) if !names.is_empty() => names
+                .split(',')
+                .map(|name| {
+                    *kinds.iter().find(|kind| kind.name() == name).unwrap_or_else(|| panic!("no kind `{name}`"))
+                })
+                .collect(),
+            _ => kinds,
+        };
+        Self {
+            program: env::var("PUNCTUAL_CAMPAIGN_PROGRAM")
+                .unwrap_or_else(|_| env!("CARGO_BIN_EXE_punctual").into())
+                .into(),
+            length: Duration::from_mins(number("PUNCTUAL_CAMPAIGN_MINUTES", MINUTES)),
+            seed: number("PUNCTUAL_CAMPAIGN_SEED", SEED),
+            only,
+            rate: number("PUNCTUAL_CAMPAIGN_RATE", 60),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes minutes: tests/campaign.sh"]
+async fn faults_at_random_break_no_promise() {
+    let _alone = alone().await;
+    let settings = Settings::read();
+    let end = Instant::now() + settings.length;
+    let mut random = Random::new(settings.seed);
+    let world = Arc::new(World::start(&settings).await);
+    let mut report = Report::new(settings.seed);
+    for number in 0.. {
+        let left = end.saturating_duration_since(Instant::now());
+        if left < round::MIN_LENGTH && number > 0 {
+            break;
+        }
+        let outcome = round::run(&world, number, left, random.fork(), &settings).await;
+        report.add(&world, number, outcome).await;
+        if report.is_broken() {
+            break;
+        }
+    }
+    report.finish();
+}

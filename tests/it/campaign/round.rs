@@ -1,0 +1,159 @@
+//! A round: faults and calls for a minute, then calm until all is settled, then the verdict.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::Value;
+use tokio::{
+    task::JoinSet,
+    time::{Instant, MissedTickBehavior, interval, sleep},
+};
+
+use super::{
+    Settings,
+    clients::{Clients, Tally},
+    judge::{self, Observed, Verdict},
+    list::{self, Watch},
+    nemesis::{self, Caused, Faults},
+    random::Random,
+    world::{Usage, World},
+};
+use crate::support::{http, receiver::wall_clock};
+
+/// A round without the time to settle.
+const LENGTH: Duration = Duration::from_secs(55);
+/// A shorter one shows little.
+pub const MIN_LENGTH: Duration = Duration::from_secs(30);
+/// Clients that wait for an answer or for their time: calls of an outage do not stop the others.
+const MAX_LIVES: usize = 3000;
+/// Until the queue is empty, once all faults have ended and all clients are done: twice a lease, and the longest delays of the
+/// scheduler.
+const MAX_DRAIN: Duration = Duration::from_mins(1);
+
+/// Until instances have closed connections that their clients have closed.
+const CLOSED: Duration = Duration::from_secs(2);
+
+/// What came out of a round.
+pub struct Outcome {
+    pub verdict: Verdict,
+    pub tally: Tally,
+    pub faults: Vec<Caused>,
+    /// From the end of all faults to the empty queue.
+    pub drain: Duration,
+    pub usage: Vec<Usage>,
+}
+
+pub async fn run(world: &Arc<World>, number: u64, left: Duration, mut random: Random, settings: &Settings) -> Outcome {
+    let length = LENGTH.min(left.max(MIN_LENGTH));
+    let plan = nemesis::plan(&mut random, length, &settings.only);
+    let clients = Arc::new(Clients::new(world, format!("r{number}")));
+    let (watch, faults) = (Watch::start(world), Faults::default());
+    let begin = begin_lives(&clients, length, random.fork(), settings.rate);
+    let (mut lives, ()) = tokio::join!(begin, nemesis::run(&plan, world, &faults));
+    world.is_well().await;
+    let calm = Instant::now();
+    while let Some(end) = lives.join_next().await {
+        end.expect("a client does not panic");
+    }
+    let left = drain(world).await;
+    let drain = calm.elapsed();
+    // A look of the watch may be under way.
+    sleep(Duration::from_millis(200)).await;
+    let mut arrivals = world.endpoint.take();
+    if let Some(brokers) = &world.brokers {
+        arrivals.extend(brokers.arrivals(&format!("r{number}-")).await);
+    }
+    let observed = Observed {
+        lives: clients.oracle.take(),
+        arrivals,
+        seen: watch.finish(),
+        list: list::all(world.primary().await).await,
+        dead: dead(world).await,
+        faults: faults.all(),
+    };
+    let mut verdict = judge::judge(&observed.of_round(&format!("r{number}-")));
+    let tally = clients.tally();
+    // It explains what is lost so far.
+    verdict.breaches.splice(0..0, left.err());
+    verdict.breaches.extend(tally.unexpected.iter().map(|found| format!("unexpected answer: {found}\n")));
+    // Closes its connections.
+    drop(clients);
+    sleep(CLOSED).await;
+    Outcome { verdict, tally, faults: observed.faults, drain, usage: world.usage().await }
+}
+
+impl Observed {
+    /// Without what former rounds have left.
+    fn of_round(&self, prefix: &str) -> Self {
+        let is_of = |id: &str| id.starts_with(prefix);
+        Self {
+            lives: self.lives.clone(),
+            arrivals: self.arrivals.clone(),
+            seen: self.seen.iter().filter(|(id, _)| is_of(id)).map(|(id, seen)| (id.clone(), seen.clone())).collect(),
+            list: self.list.iter().filter(|element| is_of(&element.id)).cloned().collect(),
+            dead: self.dead.iter().filter(|(id, _)| is_of(id)).cloned().collect(),
+            faults: self.faults.clone(),
+        }
+    }
+}
+
+/// Begins clients at the rate, for the length of the round.
+async fn begin_lives(clients: &Arc<Clients>, length: Duration, mut random: Random, rate: u64) -> JoinSet<()> {
+    let end = Instant::now() + length;
+    let mut ticks = interval(Duration::from_micros(1_000_000 / rate));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut lives = JoinSet::new();
+    for number in 0.. {
+        ticks.tick().await;
+        if Instant::now() >= end {
+            break;
+        }
+        while lives.try_join_next().is_some() {}
+        if lives.len() < MAX_LIVES {
+            lives.spawn(Arc::clone(clients).live(number, random.fork()));
+        }
+    }
+    lives
+}
+
+/// Waits until nothing waits and nothing is in flight. `Err`: the statistics of the routes that are not empty.
+async fn drain(world: &World) -> Result<(), String> {
+    let (client, deadline) = (http::client(), Instant::now() + MAX_DRAIN);
+    loop {
+        let answer = client.get(format!("{}/v1/routes", world.bases[0])).send().await;
+        let text = match answer {
+            Ok(answer) => answer.text().await.unwrap_or_default(),
+            Err(error) => error.to_string(),
+        };
+        let json: Value = serde_json::from_str(&text).unwrap_or_default();
+        let routes = json["routes"].as_array().cloned().unwrap_or_default();
+        let is_empty = |route: &Value| route["pending"] == 0 && route["unack"] == 0 && route["bytes"] == 0;
+        if routes.len() == world.routes().len() && routes.iter().all(is_empty) {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err(format!("{}: not drained {MAX_DRAIN:?} after the faults: {text}\n", wall_clock()));
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Id and error of all dead letters. The error begins with the reason.
+async fn dead(world: &World) -> Vec<(String, String)> {
+    let (client, mut all) = (http::client(), Vec::new());
+    for route in world.routes() {
+        let mut cursor = String::new();
+        loop {
+            let path = format!("/v1/routes/{route}/messages?state=dead&payload=false&limit=1000{cursor}");
+            let answer = client.get(format!("{}{path}", world.bases[0])).send().await.expect("it is well");
+            let page: Value = serde_json::from_str(&answer.text().await.expect("a page")).expect("JSON");
+            let text = |message: &Value, name: &str| message[name].as_str().unwrap_or_default().to_owned();
+            let messages = page["messages"].as_array().cloned().expect("messages");
+            all.extend(messages.iter().map(|message| (text(message, "id"), text(message, "last_error"))));
+            match page["cursor"].as_str() {
+                Some(next) => cursor = format!("&cursor={next}"),
+                None => break,
+            }
+        }
+    }
+    all
+}
