@@ -160,7 +160,9 @@ impl From<Value> for Shown {
 impl Shown {
     async fn on_redis(connection: &mut MultiplexedConnection, command: &[Vec<u8>]) -> Self {
         let mut sent = redis::Cmd::new();
-        command.iter().for_each(|part| drop(sent.arg(&part[..])));
+        for part in command {
+            sent.arg(&part[..]);
+        }
         match sent.query_async::<Value>(connection).await {
             Ok(value) => value.into(),
             Err(error) => {

@@ -226,7 +226,7 @@ fn of_table(table: &Table) -> Reply {
         _ => None,
     };
     if let Some(text) = field("err") {
-        return Reply::Error(text.strip_prefix('-').map(str::to_owned).unwrap_or(text));
+        return Reply::Error(text.strip_prefix('-').unwrap_or(&text).to_owned());
     }
     if let Some(text) = field("ok") {
         return Reply::Status(text);

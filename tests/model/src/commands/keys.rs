@@ -1,4 +1,5 @@
 //! Commands on keys of any type, and on strings.
+#![allow(clippy::unnecessary_wraps, reason = "all commands have one type")]
 
 use super::{Answer, Arguments};
 use crate::{
