@@ -45,7 +45,9 @@ end
 ";
 
 /// The names of scripts by their text: servers of one process load the same scripts.
-static NAMES: LazyLock<Mutex<HashMap<Arc<[u8]>, Arc<str>>>> = LazyLock::new(Mutex::default);
+static NAMES: LazyLock<Mutex<Names>> = LazyLock::new(Mutex::default);
+
+type Names = HashMap<Arc<[u8]>, Arc<str>>;
 
 /// The scripts that were loaded.
 pub struct Scripts {
@@ -138,13 +140,11 @@ fn prepare(lua: &Lua, host: &Arc<Mutex<Host>>) -> mlua::Result<Function> {
     let execute = lua.create_function(move |lua, arguments: MultiValue| {
         let mut command = Vec::with_capacity(arguments.len());
         for argument in arguments {
-            match text_of(&argument) {
-                Some(text) => command.push(text),
-                None => {
-                    let text = "ERR Lua redis lib command arguments must be strings or integers";
-                    return value_of(lua, &Reply::error(text));
-                }
-            }
+            let Some(text) = text_of(&argument) else {
+                let text = "ERR Lua redis lib command arguments must be strings or integers";
+                return value_of(lua, &Reply::error(text));
+            };
+            command.push(text);
         }
         let reply = host.lock().execute_in_script(&command);
         value_of(lua, &reply)
