@@ -18,7 +18,6 @@ mod header;
 mod history;
 mod include;
 mod injection;
-mod model;
 mod moving;
 mod operation;
 mod produce;
