@@ -284,7 +284,7 @@ impl World {
             let mut taken = sink.taken();
             ended.extend(taken.keys().cloned());
             taken.retain(|_, times| *times > 1);
-            // A message whose settlement is lost until its lease ends is delivered again.
+            // Not checked: that each repeated delivery has a cause, a lost lease or a repeated call of the producer.
             for (id, times) in taken {
                 assert!(plan.repeats() || plan.store_fails, "{id} was delivered {times} times");
             }
