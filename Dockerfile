@@ -18,6 +18,7 @@ WORKDIR /build
 COPY Cargo.toml Cargo.lock README.md ./
 COPY src src
 COPY migrate migrate
+COPY tests/model tests/model
 COPY lua lua
 COPY config config
 # For `punctual --version`: --build-arg PUNCTUAL_COMMIT="$(git rev-parse --short=12 HEAD)"

@@ -8,6 +8,7 @@ mod flowing;
 mod recurring;
 mod room;
 mod settling;
+mod simulated;
 mod simulation;
 mod sink;
 mod store;
@@ -32,7 +33,7 @@ use crate::{
     retry::{Backoff, RetryPolicy},
     sink::{Delivery, Element, Outcome},
     spans::Spans,
-    store::Partition,
+    store::{Partition, Store},
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -91,8 +92,12 @@ struct Instance {
 
 impl Instance {
     fn start(store: &Arc<TestStore>, routes: Vec<RouteSetup>) -> Self {
+        Self::start_over(store.clone(), store.next_seed(), routes)
+    }
+
+    fn start_over(store: Arc<dyn Store>, seed: u64, routes: Vec<RouteSetup>) -> Self {
         let (shutdown, receiver) = watch::channel(false);
-        let scheduler = Scheduler::new(MAX_SLEEP, &Pool::new(1 << 40), store.next_seed(), &Incidents::default());
+        let scheduler = Scheduler::new(MAX_SLEEP, &Pool::new(1 << 40), seed, &Incidents::default());
         let works = routes.into_iter().map(|setup| scheduler.route(store.clone(), setup));
         let works: Vec<_> = works.map(|work| work.run(receiver.clone())).collect();
         let task = async { drop(join_all(works).await) };

@@ -12,7 +12,6 @@ use futures::future::join_all;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
-use super::store::TestStore;
 use crate::sink::{Delivery, Domain, Outcome, Report, Sink};
 
 /// How a sink treats one message.
@@ -59,10 +58,16 @@ pub struct Seen {
 /// A function of the message.
 type Of<T> = Box<dyn Fn(&Delivery) -> T + Send + Sync>;
 
+/// The clock by which messages are due.
+pub trait StoreClock: Send + Sync + 'static {
+    /// Microseconds.
+    fn now(&self) -> u64;
+}
+
 pub struct FakeSink {
     act: Of<Act>,
     domain: Of<Option<Domain>>,
-    store: Arc<TestStore>,
+    clock: Arc<dyn StoreClock>,
     seen: Mutex<Vec<Seen>>,
     taken: Mutex<BTreeMap<String, u32>>,
     inside: AtomicUsize,
@@ -74,19 +79,19 @@ pub struct FakeSink {
 impl FakeSink {
     pub const TIMEOUT: Duration = Duration::from_secs(2);
 
-    pub fn new(store: &Arc<TestStore>, act: impl Fn(&Delivery) -> Act + Send + Sync + 'static) -> Arc<Self> {
+    pub fn new(store: &Arc<impl StoreClock>, act: impl Fn(&Delivery) -> Act + Send + Sync + 'static) -> Arc<Self> {
         Self::with_domains(store, |_| None, act)
     }
 
     pub fn with_domains(
-        store: &Arc<TestStore>,
+        store: &Arc<impl StoreClock>,
         domain: impl Fn(&Delivery) -> Option<Domain> + Send + Sync + 'static,
         act: impl Fn(&Delivery) -> Act + Send + Sync + 'static,
     ) -> Arc<Self> {
         Arc::new(Self {
             act: Box::new(act),
             domain: Box::new(domain),
-            store: Arc::clone(store),
+            clock: store.clone(),
             seen: Mutex::default(),
             taken: Mutex::default(),
             inside: AtomicUsize::new(0),
@@ -97,7 +102,7 @@ impl FakeSink {
     }
 
     /// Confirms everything after a millisecond.
-    pub fn good(store: &Arc<TestStore>) -> Arc<Self> {
+    pub fn good(store: &Arc<impl StoreClock>) -> Arc<Self> {
         Self::new(store, |_| Act::confirm(Duration::from_millis(1)))
     }
 
@@ -126,7 +131,7 @@ impl FakeSink {
 
     async fn deliver(&self, index: usize, delivery: Delivery, report: &Report) {
         let _inside = Inside::enter(self);
-        let now = self.store.now();
+        let now = self.clock.now();
         match now.checked_sub(delivery.due.get() * 1000) {
             Some(late) => drop(self.most_late.fetch_max(late / 1000, Ordering::SeqCst)),
             None => drop(self.early.fetch_add(1, Ordering::SeqCst)),

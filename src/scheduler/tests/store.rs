@@ -12,6 +12,7 @@ use bytes::Bytes;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::sink::StoreClock;
 use crate::{
     message::{DeadReason, MessageId, Metadata, OccurrenceMessage, StoredMessage, codec},
     store::{
@@ -285,6 +286,12 @@ impl Observed {
 impl TestStore {
     pub fn step_back(&self, by: Duration) {
         self.memory.step_back(by);
+    }
+}
+
+impl StoreClock for TestStore {
+    fn now(&self) -> u64 {
+        self.memory.now()
     }
 }
 

@@ -30,3 +30,42 @@ pub(super) fn hint(client: &Client) -> &'static str {
         _ => "",
     }
 }
+
+/// Links to the server of a simulation.
+#[cfg(test)]
+pub(super) mod simulated {
+    use std::sync::Arc;
+
+    use punctual_model::Links;
+    use redis::{
+        AsyncConnectionConfig, IntoConnectionInfo, RedisConnectionInfo,
+        aio::{MultiplexedConnection, PubSub},
+    };
+
+    use super::super::{NO_LINK, classify};
+    use crate::store::StoreError;
+
+    pub async fn open(links: &Arc<Links>) -> Result<MultiplexedConnection, StoreError> {
+        let stream = links.connect().ok_or_else(refused)?;
+        let settings = settings();
+        let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
+        let made = MultiplexedConnection::new_with_config(&settings, stream, config).await;
+        let (connection, driver) = made.map_err(|error| classify(&error))?;
+        tokio::spawn(driver);
+        Ok(connection)
+    }
+
+    pub async fn subscribe(links: &Arc<Links>) -> Result<PubSub, StoreError> {
+        let stream = links.connect().ok_or_else(refused)?;
+        PubSub::new(&settings(), stream).await.map_err(|error| classify(&error))
+    }
+
+    fn settings() -> RedisConnectionInfo {
+        let info = "redis://simulated".into_connection_info().expect("an address");
+        info.redis_settings().clone().set_skip_set_lib_name()
+    }
+
+    fn refused() -> StoreError {
+        StoreError::Unavailable { kind: NO_LINK, text: "connection refused".into() }
+    }
+}

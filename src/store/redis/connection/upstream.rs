@@ -2,9 +2,14 @@
 
 use std::time::Duration;
 
-use redis::{Client, aio::MultiplexedConnection};
-use tokio::time::Instant;
+use redis::{
+    Client,
+    aio::{MultiplexedConnection, PubSub},
+};
+use tokio::time::{Instant, timeout};
 
+#[cfg(test)]
+use super::link::simulated;
 use super::{
     ANSWER_TIMEOUT,
     link::{hint, open},
@@ -24,6 +29,16 @@ enum UpstreamPlace {
     /// A server of a cluster.
     Member(Client),
     Sentinels(Sentinels),
+    /// The server of a simulation.
+    #[cfg(test)]
+    Simulated(std::sync::Arc<punctual_model::Links>),
+}
+
+#[cfg(test)]
+impl From<std::sync::Arc<punctual_model::Links>> for Upstream {
+    fn from(links: std::sync::Arc<punctual_model::Links>) -> Self {
+        Self { place: UpstreamPlace::Simulated(links), mastership: Mastership::default() }
+    }
 }
 
 impl From<Client> for Upstream {
@@ -54,6 +69,8 @@ impl Upstream {
         match &self.place {
             UpstreamPlace::Address(client) => client.get_connection_info().redis_settings().db(),
             UpstreamPlace::Member(_) | UpstreamPlace::Sentinels(_) => 0,
+            #[cfg(test)]
+            UpstreamPlace::Simulated(_) => 0,
         }
     }
 
@@ -61,6 +78,8 @@ impl Upstream {
     pub fn sentinels(&self) -> Option<&Sentinels> {
         match &self.place {
             UpstreamPlace::Address(_) | UpstreamPlace::Member(_) => None,
+            #[cfg(test)]
+            UpstreamPlace::Simulated(_) => None,
             UpstreamPlace::Sentinels(sentinels) => Some(sentinels),
         }
     }
@@ -69,6 +88,8 @@ impl Upstream {
     pub async fn follow(&self) {
         match &self.place {
             UpstreamPlace::Address(_) | UpstreamPlace::Member(_) => std::future::pending().await,
+            #[cfg(test)]
+            UpstreamPlace::Simulated(_) => std::future::pending().await,
             UpstreamPlace::Sentinels(sentinels) => sentinels.follow(&self.mastership).await,
         }
     }
@@ -85,6 +106,8 @@ impl Upstream {
             UpstreamPlace::Sentinels(sentinels) => {
                 sentinels.master(&self.mastership, longest).await.map(|(_, link)| link)
             }
+            #[cfg(test)]
+            UpstreamPlace::Simulated(links) => simulated::open(links).await,
         }
     }
 
@@ -93,6 +116,8 @@ impl Upstream {
         match &self.place {
             UpstreamPlace::Address(client) | UpstreamPlace::Member(client) => hint(client),
             UpstreamPlace::Sentinels(_) => "",
+            #[cfg(test)]
+            UpstreamPlace::Simulated(_) => "",
         }
     }
 
@@ -106,6 +131,28 @@ impl Upstream {
             UpstreamPlace::Sentinels(sentinels) => {
                 sentinels.master(&self.mastership, longest).await.map(|(client, _)| client)
             }
+            #[cfg(test)]
+            UpstreamPlace::Simulated(_) => unreachable!("it has links only"),
+        }
+    }
+
+    /// Opens a subscription. Finding the server and connecting take `longest` each at most. Also returns when connecting
+    /// began: a change of the master that is detected while connecting concerns the subscription.
+    ///
+    /// # Errors
+    /// The text of the failure.
+    pub async fn subscribe(&self, longest: Duration) -> Result<(Instant, PubSub), String> {
+        #[cfg(test)]
+        if let UpstreamPlace::Simulated(links) = &self.place {
+            let subscription = simulated::subscribe(links).await.map_err(|error| error.to_string())?;
+            return Ok((Instant::now(), subscription));
+        }
+        let client = self.client(longest).await.map_err(|error| error.to_string())?;
+        let begun = Instant::now();
+        match timeout(longest, client.get_async_pubsub()).await {
+            Ok(Ok(subscription)) => Ok((begun, subscription)),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err(format!("no answer in {longest:?}")),
         }
     }
 
@@ -114,6 +161,8 @@ impl Upstream {
         match &self.place {
             // A demoted server reports that itself.
             UpstreamPlace::Address(_) => std::future::pending().await,
+            #[cfg(test)]
+            UpstreamPlace::Simulated(_) => std::future::pending().await,
             UpstreamPlace::Member(_) | UpstreamPlace::Sentinels(_) => self.mastership.deposed(made).await,
         }
     }

@@ -21,7 +21,7 @@ use futures::StreamExt;
 use redis::aio::PubSubSink;
 use tokio::{
     sync::watch,
-    time::{Instant, sleep, timeout},
+    time::{sleep, timeout},
 };
 
 use self::{
@@ -149,15 +149,8 @@ impl WakeListener {
     /// Returns how the subscription ended; an error if it failed. `logged`: whether it was logged that the channels of
     /// other programs' keys are refused.
     async fn listen(&self, upstream: &Upstream, logged: &mut bool) -> Result<SubscriptionEnd, String> {
-        let client = upstream.client(ANSWER_TIMEOUT).await.map_err(|error| error.to_string())?;
-        // Taken before connecting: a change of the master that is detected while connecting concerns this connection.
-        let begun = Instant::now();
-        let connect = timeout(ANSWER_TIMEOUT, client.get_async_pubsub());
-        let (mut commands, mut messages) = match connect.await {
-            Ok(Ok(subscription)) => subscription.split(),
-            Ok(Err(error)) => return Err(error.to_string()),
-            Err(_) => return Err(no_answer()),
-        };
+        let (begun, subscription) = upstream.subscribe(ANSWER_TIMEOUT).await?;
+        let (mut commands, mut messages) = subscription.split();
         let mut changed = self.signals.changed();
         let mut subscribed = Subscribed::default();
         loop {
