@@ -36,8 +36,6 @@ pub const ROUTE: &str = "one";
 const OF_OUTBOX: [&str; 5] = ["forward", "post", "end a turn", "end a turn and purge", "end a turn in vain"];
 /// Where transfers go, in turn.
 pub const LISTS: [&str; 2] = ["list", "list-2"];
-/// Where a list of ends begins that has none.
-const LONG_BEFORE: EndPlace = EndPlace::At(UnixMillis::EPOCH);
 /// Somebody's sorted set.
 pub const SOURCE: &str = "source";
 /// An instance that claims for the first time.
@@ -209,7 +207,7 @@ impl Bench {
             "get" => drop(store.get(&partition, &id("dead")).await?),
             "list" => drop(store.list(&partition, &whole_page(State::Dead, 10, &Filter::default())).await?),
             "summary" => drop(store.summary(&partition, &Filter::default(), None).await?),
-            "list ends" => drop(store.ends(&partition, Order::Descending, LONG_BEFORE, 10).await?),
+            "list ends" => drop(store.ends(&partition, Order::Ascending, EndPlace::Start, 10).await?),
             "trim" => assert_eq!(store.trim_history(&partition).await?, (4, true)),
             "forecast" => drop(store.forecast(&partition, None, 60_000, 10).await?),
             "stats" => drop(store.stats(&partition).await?),
