@@ -427,8 +427,9 @@ impl Instance {
         running.sinks.values().for_each(|unit| unit.sink.stop());
     }
 
-    /// Waits for the end of all parts, at the latest until `deadline`. After `begin_stop`.
-    pub async fn ended(&self, deadline: Instant) {
+    /// Tells all parts to end, and waits for their end until `deadline` at the latest.
+    pub async fn stop(&self, deadline: Instant) {
+        self.begin_stop();
         let units = self.running.lock().take_units();
         for unit in units {
             unit.ended(deadline).await;

@@ -163,9 +163,8 @@ async fn run(config: Config, load: Load, inbox: Option<Arc<Inbox>>) -> Result<()
     let end = Instant::now() + config.shutdown_timeout;
     let redis_share = if embedded.is_some() { config.shutdown_timeout.mul_f64(REDIS_SHARE) } else { Duration::ZERO };
     let _ = whole.set(end - redis_share);
-    // First: the task of the deliveries waits for the parts from the notification on, and takes them.
-    instance.begin_stop();
     stopping.send_replace(true);
+    instance.begin_stop();
     let orderly = async {
         finish("deliveries", &mut deliveries, end - redis_share).await;
         finish("requests", &mut server, end - redis_share).await;
@@ -214,7 +213,7 @@ async fn deliver(
     opening.send_replace(true);
     let ended = async {
         asked(stopped).await;
-        instance.ended(*end.get().expect("set before the stop")).await;
+        instance.stop(*end.get().expect("set before the stop")).await;
     };
     tokio::select! {
         () = ended => {}

@@ -143,10 +143,11 @@ impl Letter {
     fn patch(&self, text: &str) -> Result<Map<String, Value>, String> {
         let mut lines = text.split_inclusive('\n');
         let mut head = String::new();
-        let mut has_payload = false;
+        let (mut has_payload, mut has_crlf) = (false, false);
         for line in lines.by_ref() {
             if line.trim_end() == PAYLOAD {
-                has_payload = true;
+                // So the editor ends all lines.
+                (has_payload, has_crlf) = (true, line.ends_with("\r\n"));
                 break;
             }
             if !line.starts_with('#') {
@@ -160,6 +161,9 @@ impl Letter {
         patch.extend(removed.map(|(name, _)| (name.clone(), Value::Null)));
         if has_payload {
             let mut payload: String = lines.collect();
+            if has_crlf {
+                payload = payload.replace("\r\n", "\n");
+            }
             let former = self.payload.as_deref().unwrap_or_default();
             if !former.ends_with('\n') && payload.ends_with('\n') {
                 // The line end that the file or the editor added.
@@ -281,6 +285,10 @@ mod tests {
         for payload in ["", "x", "x\n", "\n", "{\n  \"a\": 1\n}", "--- payload ---\n# x\n", "a\r\nb"] {
             let (letter, text) = letter(&json!({ "payload": payload, "expires_at": 1_700_000_000_000_u64 }));
             assert_eq!(letter.patch(&text), Ok(Map::new()), "{text}");
+            if !payload.contains('\r') {
+                let of_windows = text.replace('\n', "\r\n");
+                assert_eq!(letter.patch(&of_windows), Ok(Map::new()), "{of_windows}");
+            }
             let longer = letter.patch(&format!("{text}y")).unwrap();
             assert!(longer["payload"].as_str().unwrap().starts_with(payload), "{longer:?}");
         }
