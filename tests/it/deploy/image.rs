@@ -100,7 +100,7 @@ fn copy(from: &Path, to: &Path) {
         fs::copy(from, to).expect("copied");
         return;
     }
-    fs::create_dir(to).expect("a directory");
+    fs::create_dir_all(to).expect("a directory");
     for entry in fs::read_dir(from).expect("a directory") {
         let entry = entry.expect("an entry");
         copy(&entry.path(), &to.join(entry.file_name()));
