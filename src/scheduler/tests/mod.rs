@@ -92,13 +92,14 @@ struct Instance {
 
 impl Instance {
     fn start(store: &Arc<TestStore>, routes: Vec<RouteSetup>) -> Self {
-        Self::start_over(store.clone(), store.next_seed(), routes)
+        let (seed, store): (_, Arc<dyn Store>) = (store.next_seed(), store.clone());
+        Self::start_over(&store, seed, routes)
     }
 
-    fn start_over(store: Arc<dyn Store>, seed: u64, routes: Vec<RouteSetup>) -> Self {
+    fn start_over(store: &Arc<dyn Store>, seed: u64, routes: Vec<RouteSetup>) -> Self {
         let (shutdown, receiver) = watch::channel(false);
         let scheduler = Scheduler::new(MAX_SLEEP, &Pool::new(1 << 40), seed, &Incidents::default());
-        let works = routes.into_iter().map(|setup| scheduler.route(store.clone(), setup));
+        let works = routes.into_iter().map(|setup| scheduler.route(Arc::clone(store), setup));
         let works: Vec<_> = works.map(|work| work.run(receiver.clone())).collect();
         let task = async { drop(join_all(works).await) };
         Self { shutdown, task: tokio::spawn(task) }

@@ -241,7 +241,8 @@ impl World {
                 instance: "test:1".into(),
             }
         });
-        let instance = Instance::start_over(process.store.clone(), self.rng.random(), routes.collect());
+        let store: Arc<dyn Store> = process.store.clone();
+        let instance = Instance::start_over(&store, self.rng.random(), routes.collect());
         (process, instance)
     }
 
@@ -296,7 +297,7 @@ impl World {
             for (id, times) in taken.into_iter().filter(|_| !plan.repeats()) {
                 let repeated = self.repeated.lock().get(&id).copied().unwrap_or(0);
                 assert!(
-                    times as u64 <= 1 + repeated,
+                    u64::from(times) <= 1 + repeated,
                     "{id} was delivered {times} times, accepted {repeated} times again"
                 );
             }
@@ -346,7 +347,7 @@ fn random_route(n: usize, partitions: u16, rng: &mut StdRng) -> RouteSettings {
         limits: RouteLimits::default(),
         flow: None,
         forwards: false,
-        history: (n % 2 == 0).then_some(HistoryLimits { period: MINUTE, max: 50 }),
+        history: n.is_multiple_of(2).then_some(HistoryLimits { period: MINUTE, max: 50 }),
     }
 }
 
