@@ -48,7 +48,7 @@ pub struct SimulatedRedis {
     pub failed_over: Mutex<FailedOver>,
 }
 
-/// What one process has: a store, and a subscription to wake-ups.
+/// The parts of one process: a store, and a subscription to wake-ups.
 pub struct Process {
     pub store: Arc<RedisStore>,
     pub listener: Arc<WakeListener>,

@@ -18,6 +18,7 @@ mod header;
 mod history;
 mod include;
 mod injection;
+mod model;
 mod moving;
 mod operation;
 mod produce;

@@ -6,6 +6,7 @@
 
 mod commands;
 mod keyspace;
+mod number;
 mod scripts;
 mod server;
 mod sorted_set;

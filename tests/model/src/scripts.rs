@@ -8,31 +8,43 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use mlua::{Function, Lua, LuaOptions, MultiValue, StdLib, Table, Value};
+use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, LuaOptions, MultiValue, StdLib, Table, Value};
 use parking_lot::Mutex;
 
-use crate::{server::Host, value::Reply};
+use crate::{number, server::Host, value::Reply};
 
 /// Gives scripts the module `redis`, over the function `execute`, and refuses globals as Redis does. Returns the function
 /// that runs a script.
 const PRELUDE: &str = r"
 local execute = ...
 redis = {
-  pcall = execute,
+  -- A table: a function in Rust has less room for arguments than one of Redis.
+  pcall = function(...) return execute(select('#', ...), { ... }) end,
   call = function(...)
-    local reply = execute(...)
+    local reply = execute(select('#', ...), { ... })
     if type(reply) == 'table' and reply.err then error(reply, 0) end
     return reply
   end,
-  error_reply = function(text) return { err = text } end,
-  status_reply = function(text) return { ok = text } end,
+  error_reply = function(...)
+    local text = ...
+    if select('#', ...) ~= 1 or type(text) ~= 'string' then return { err = 'ERR wrong number or type of arguments' } end
+    text = string.gsub(text, '^%-', '')
+    return { err = string.find(text, ' ', 1, true) and text or 'ERR ' .. text }
+  end,
+  status_reply = function(...)
+    local text = ...
+    if select('#', ...) ~= 1 or type(text) ~= 'string' then return { err = 'ERR wrong number or type of arguments' } end
+    return { ok = text }
+  end,
 }
-bit = {
-  tobit = bits.band, band = bits.band, bor = bits.bor, bxor = bits.bxor, bnot = bits.bnot, lshift = bits.lshift,
-  rshift = bits.rshift,
-}
-bits = nil
-local pcall, rawset, globals = pcall, rawset, _G
+-- An error of a command is a table, of which `pcall` returns the text.
+local plain_pcall, type = pcall, type
+local function with_text(is_done, result, ...)
+  if not is_done and type(result) == 'table' and type(result.err) == 'string' then result = result.err end
+  return is_done, result, ...
+end
+pcall = function(...) return with_text(plain_pcall(...)) end
+local rawset, globals = rawset, _G
 setmetatable(_G, {
   __index = function(_, name) error('Script attempted to access nonexistent global variable ' .. tostring(name), 2) end,
   __newindex = function() error('Attempt to modify a readonly table', 2) end,
@@ -40,8 +52,18 @@ setmetatable(_G, {
 return function(script, keys, arguments)
   rawset(globals, 'KEYS', keys)
   rawset(globals, 'ARGV', arguments)
-  return pcall(script)
+  return plain_pcall(script)
 end
+";
+
+/// Raises the text that a function returns first.
+const RAISE: &str = r"
+local run = ...
+local function finish(text, ...)
+  if text then error(text, 0) end
+  return ...
+end
+return function(...) return finish(run(...)) end
 ";
 
 /// The names of scripts by their text: servers of one process load the same scripts.
@@ -126,6 +148,25 @@ impl Scripts {
     }
 }
 
+/// A function of Lua. Its errors are texts, as those of functions in C are.
+fn function<A: FromLuaMulti, R: IntoLuaMulti>(
+    lua: &Lua,
+    run: impl Fn(&Lua, A) -> mlua::Result<R> + Send + 'static,
+) -> mlua::Result<Function> {
+    // Returns the text of an error, or nil and the results.
+    let run = lua.create_function(move |lua, arguments: MultiValue| {
+        let result = A::from_lua_multi(arguments, lua).and_then(|arguments| run(lua, arguments)?.into_lua_multi(lua));
+        Ok(match result {
+            Ok(mut results) => {
+                results.push_front(Value::Nil);
+                results
+            }
+            Err(error) => MultiValue::from_iter([Value::String(lua.create_string(error.to_string())?)]),
+        })
+    })?;
+    lua.load(RAISE).set_name("@raise").call(run)
+}
+
 /// Bytes that become a string of Lua.
 struct Text<'a>(&'a [u8]);
 
@@ -137,10 +178,10 @@ impl mlua::IntoLua for Text<'_> {
 
 fn prepare(lua: &Lua, host: &Arc<Mutex<Host>>) -> mlua::Result<Function> {
     let host = Arc::clone(host);
-    let execute = lua.create_function(move |lua, arguments: MultiValue| {
-        let mut command = Vec::with_capacity(arguments.len());
-        for argument in arguments {
-            let Some(text) = text_of(&argument) else {
+    let execute = lua.create_function(move |lua, (count, arguments): (usize, Table)| {
+        let mut command = Vec::with_capacity(count);
+        for n in 1..=count {
+            let Some(text) = text_of(&arguments.raw_get(n)?) else {
                 let text = "ERR Lua redis lib command arguments must be strings or integers";
                 return value_of(lua, &Reply::error(text));
             };
@@ -152,7 +193,7 @@ fn prepare(lua: &Lua, host: &Arc<Mutex<Host>>) -> mlua::Result<Function> {
     let globals = lua.globals();
     globals.set("struct", packing::structs(lua)?)?;
     globals.set("cmsgpack", packing::messages(lua)?)?;
-    globals.set("bits", packing::bits(lua)?)?;
+    globals.set("bit", packing::bits(lua)?)?;
     globals.set("cjson", cjson::module(lua)?)?;
     for name in ["dofile", "loadfile", "print", "require", "module", "package"] {
         globals.set(name, Value::Nil)?;
@@ -164,18 +205,17 @@ fn prepare(lua: &Lua, host: &Arc<Mutex<Host>>) -> mlua::Result<Function> {
 fn text_of(value: &Value) -> Option<Vec<u8>> {
     match value {
         Value::String(text) => Some(text.as_bytes().to_vec()),
-        Value::Integer(number) => Some(number.to_string().into_bytes()),
-        Value::Number(number) => Some(number_text(*number)),
-        _ => None,
+        _ => number_of(value).map(|number| number::text(number, 17).into_bytes()),
     }
 }
 
-/// A number as `%.17g` writes it, as far as scripts pass any.
-fn number_text(number: f64) -> Vec<u8> {
-    if number.is_infinite() {
-        return if number > 0.0 { b"inf".to_vec() } else { b"-inf".to_vec() };
+/// A number of Lua 5.1, where all numbers are doubles.
+fn number_of(value: &Value) -> Option<f64> {
+    match value {
+        Value::Integer(number) => Some(as_number(*number)),
+        Value::Number(number) => Some(*number),
+        _ => None,
     }
-    format!("{number}").into_bytes()
 }
 
 /// The reply as a value of Lua.
@@ -226,7 +266,7 @@ fn of_table(table: &Table) -> Reply {
         _ => None,
     };
     if let Some(text) = field("err") {
-        return Reply::Error(text.strip_prefix('-').unwrap_or(&text).to_owned());
+        return Reply::Error(text);
     }
     if let Some(text) = field("ok") {
         return Reply::Status(text);

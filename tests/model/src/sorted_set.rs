@@ -6,6 +6,8 @@ use std::{
     ops::Bound,
 };
 
+use crate::number;
+
 /// A score, ordered as Redis orders them. Never NaN.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Score(pub f64);
@@ -28,24 +30,27 @@ impl Score {
     /// # Errors
     /// The error of Redis for a score that is not a number.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
-        let invalid = || "ERR value is not a valid float".to_owned();
-        let text = std::str::from_utf8(text).map_err(|_| invalid())?;
-        let number = match text.trim_start_matches('+').to_ascii_lowercase().as_str() {
-            "inf" | "infinity" => f64::INFINITY,
-            "-inf" | "-infinity" => f64::NEG_INFINITY,
-            other => other.parse().map_err(|_| invalid())?,
-        };
-        if number.is_nan() { Err(invalid()) } else { Ok(Self(number)) }
+        let found = number::prefix(text).filter(|found| found.len == text.len() && !found.is_out_of_range);
+        let found = found.filter(|found| !found.number.is_nan());
+        // A small sorted set of Redis keeps -0 as 0.
+        found.map(|found| Self(found.number + 0.0)).ok_or_else(|| "ERR value is not a valid float".to_owned())
     }
 
-    /// The text of Redis for a score.
-    pub fn text(self) -> Vec<u8> {
-        let Self(number) = self;
-        if number.is_infinite() {
-            return if number > 0.0 { b"inf".to_vec() } else { b"-inf".to_vec() };
+    /// The end of a range, which is read with less care: blanks before it, no text, and any size. `None`: not a number.
+    pub fn parse_end(text: &[u8]) -> Option<Self> {
+        // It ends at a zero byte.
+        let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
+        if text.is_empty() {
+            return Some(Self(0.0));
         }
-        // Scores of the scripts are below 2^63, where the shortest form has no exponent.
-        format!("{number}").into_bytes()
+        let text = text.trim_ascii_start();
+        let found = number::prefix(text).filter(|found| found.len == text.len() && !found.number.is_nan());
+        found.map(|found| Self(found.number))
+    }
+
+    /// The text of Redis 7.0 for a score.
+    pub fn text(self) -> Vec<u8> {
+        number::text(self.0, 17).into_bytes()
     }
 }
 
@@ -74,13 +79,14 @@ impl SortedSet {
 
     /// Returns the former score.
     pub fn insert(&mut self, member: Vec<u8>, score: Score) -> Option<Score> {
-        let old = self.scores.insert(member.clone(), score);
+        let old = self.score(&member);
+        if old == Some(score) {
+            return old;
+        }
         if let Some(old) = old {
-            if old == score {
-                return Some(old);
-            }
             self.order.remove(&(old, member.clone()));
         }
+        self.scores.insert(member.clone(), score);
         self.order.insert((score, member));
         old
     }

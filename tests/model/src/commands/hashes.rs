@@ -73,11 +73,21 @@ pub fn values(keyspace: &mut Keyspace, arguments: Arguments) -> Answer {
 
 /// Returns all fields at once, whatever `COUNT` asks for, as Redis does for a small hash.
 pub fn scan(keyspace: &mut Keyspace, arguments: Arguments) -> Answer {
-    integer(&arguments[1]).map_err(|_| "ERR invalid cursor".to_owned())?;
-    match &arguments[2..] {
-        [] => {}
-        [name, count] if name.eq_ignore_ascii_case(b"count") && integer(count)? > 0 => {}
-        _ => return Err(SYNTAX.into()),
+    // It ends at a zero byte.
+    let cursor = arguments[1].split(|byte| *byte == 0).next().unwrap_or_default();
+    let digits = match cursor {
+        [b'+' | b'-', digits @ ..] if !digits.is_empty() => digits,
+        digits => digits,
+    };
+    if !digits.iter().all(u8::is_ascii_digit) {
+        return Err("ERR invalid cursor".into());
+    }
+    if keyspace.read::<Hash>(&arguments[0])?.is_some() {
+        match &arguments[2..] {
+            [] => {}
+            [name, count] if name.eq_ignore_ascii_case(b"count") && integer(count)? > 0 => {}
+            _ => return Err(SYNTAX.into()),
+        }
     }
     let all = all(keyspace, &arguments[..1])?;
     Ok(Reply::Array(vec![Reply::bulk("0"), all]))

@@ -85,8 +85,9 @@ pub fn wrong_number(name: &str) -> Reply {
 }
 
 fn integer(text: &[u8]) -> Result<i64, String> {
-    let number = std::str::from_utf8(text).ok().filter(|text| !text.starts_with('+'));
-    number.and_then(|text| text.parse().ok()).ok_or_else(|| NOT_AN_INTEGER.to_owned())
+    let number = std::str::from_utf8(text).ok().and_then(|text| text.parse::<i64>().ok());
+    // Other forms of a number, as `+1` and `01`, are not accepted.
+    number.filter(|number| number.to_string().as_bytes() == text).ok_or_else(|| NOT_AN_INTEGER.to_owned())
 }
 
 /// The places of `from` to `to` among `len` values, negative ones counted from the end.

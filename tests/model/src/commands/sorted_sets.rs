@@ -121,7 +121,7 @@ pub fn count_members(keyspace: &mut Keyspace, arguments: Arguments) -> Answer {
 pub fn range(keyspace: &mut Keyspace, arguments: Arguments) -> Answer {
     let options = Options::parse(&arguments[3..], true)?;
     match options.by {
-        By::Rank if options.limit.is_some() => {
+        By::Rank if options.limit.is_some_and(|(_, most)| most != -1) => {
             Err("ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX".into())
         }
         By::Rank => {
@@ -189,8 +189,8 @@ impl Options {
                     parsed.limit = Some((integer(&options[1])?, integer(&options[2])?));
                     taken = 3;
                 }
-                b"BYSCORE" if can_choose => parsed.by = By::Score,
-                b"BYLEX" if can_choose => parsed.by = By::Member,
+                b"BYSCORE" if can_choose && parsed.by == By::Rank => parsed.by = By::Score,
+                b"BYLEX" if can_choose && parsed.by == By::Rank => parsed.by = By::Member,
                 b"REV" if can_choose => parsed.is_reversed = true,
                 _ => return Err(SYNTAX.into()),
             }
@@ -233,7 +233,7 @@ impl Options {
 fn scores_between(from: &[u8], to: &[u8]) -> Result<Range<Score>, String> {
     let bound = |text: &[u8]| {
         let (text, is_excluded) = text.strip_prefix(b"(").map_or((text, false), |text| (text, true));
-        let score = Score::parse(text).map_err(|_| NOT_A_BOUND.to_owned())?;
+        let score = Score::parse_end(text).ok_or(NOT_A_BOUND)?;
         Ok::<_, String>(if is_excluded { Bound::Excluded(score) } else { Bound::Included(score) })
     };
     Ok((bound(from)?, bound(to)?))
