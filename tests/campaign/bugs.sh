@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests the judge of the fault campaign: builds the program with each bug of tests/campaign/bugs/ in turn, and runs a campaign
-# that must find it within ten minutes. Prints one line for each. Exit 0 only if all were found.
+# that must find it within ten minutes, or MINUTES. Prints one line for each. Exit 0 only if all were found.
 #
 # `tests/campaign/bugs.sh [NAME...]`: all bugs, or those that are named, without `.patch`.
 set -euo pipefail
@@ -25,7 +25,7 @@ for name in "${names[@]}"; do
     log=$work/$name.log started=$SECONDS
     # Without the target directory of the bugs: the test is that of this checkout.
     if env -u CARGO_TARGET_DIR PUNCTUAL_CAMPAIGN_PROGRAM="$work/target/debug/punctual" \
-        "$root/tests/campaign.sh" --minutes 10 --seed "${SEED:-1}" >"$log" 2>&1 </dev/null; then
+        "$root/tests/campaign.sh" --minutes "${MINUTES:-10}" --seed "${SEED:-1}" >"$log" 2>&1 </dev/null; then
         echo "$name: NOT FOUND in $((SECONDS - started)) s"
         failed=1
     elif grep --quiet '^BREACH' "$log"; then
