@@ -62,16 +62,15 @@ impl Queue {
                 self.purge_pending(route, purge, deadline, bulk).await
             }
             (PendingAction::Move(due), Selection::Ids { ids, .. }) => {
-                let before = match before {
-                    Some(before) => before,
-                    None => self.after_now(route).await?,
-                };
-                bulk.before = Some(before);
-                if dry_run {
-                    let purge = Purge { ids: Some(ids), before: Some(before), limit, dry_run, by };
-                    return self.purge_pending(route, purge, deadline, bulk).await;
+                bulk.before = before;
+                if !dry_run {
+                    return self.move_named(route, ids, due, work, bulk, refused).await;
                 }
-                self.move_named(route, (ids, before), due, work, bulk, refused).await
+                if before.is_none() {
+                    bulk.before = Some(self.after_now(route).await?);
+                }
+                let purge = Purge { ids: Some(ids), before: bulk.before, limit, dry_run, by };
+                self.purge_pending(route, purge, deadline, bulk).await
             }
             (PendingAction::Cancel, Selection::Where(filter)) if *filter == Filter::default() && before.is_none() => {
                 self.purge_pending(route, Purge { ids: None, before: None, limit, dry_run, by }, deadline, bulk).await
@@ -80,19 +79,21 @@ impl Queue {
         }
     }
 
-    /// A time after that of all messages so far, and not after that of later ones.
+    /// A time that is not after the acceptance of any later message, by the clock of each server.
     async fn after_now(&self, route: &str) -> Result<UnixMillis, QueueError> {
-        let (partition, _) = &self.route(route)?.partitions[0];
-        let now = self.store().stats(partition).await?.now;
+        let mut earliest = u64::MAX;
+        for (partition, _) in &self.route(route)?.partitions {
+            earliest = earliest.min(self.store().stats(partition).await?.now);
+        }
         // Messages of this millisecond were accepted before the call too.
         sleep(Duration::from_millis(1)).await;
-        Ok(UnixMillis::new(now / 1000 + 1).unwrap_or_default())
+        Ok(UnixMillis::new(earliest / 1000 + 1).unwrap_or_default())
     }
 
     async fn move_named(
         &self,
         route: &str,
-        (ids, before): (&[MessageId], UnixMillis),
+        ids: &[MessageId],
         due: NewDue,
         work: &PendingWork<'_>,
         bulk: &mut Bulk,
@@ -107,7 +108,7 @@ impl Queue {
                     return Ok(());
                 }
                 let some = &some[..some.len().min(room)];
-                bulk.count += self.move_listed(partition, some, due, (before, true), refused).await?;
+                bulk.count += self.move_listed(partition, some, due, (work.before, true), refused).await?;
             }
         }
         Ok(())
@@ -202,7 +203,7 @@ impl Queue {
                             done.more = true;
                             return Ok(());
                         }
-                        done.count += self.move_listed(partition, some, due, (before, false), refused).await?;
+                        done.count += self.move_listed(partition, some, due, (Some(before), false), refused).await?;
                     }
                 }
             }
@@ -213,18 +214,18 @@ impl Queue {
         }
     }
 
-    /// Moves messages, at most `MOVED_AT_ONCE`, of those that were accepted or moved last before a time. Returns how many
-    /// were moved. `are_named`: messages that are not pending are refused too.
+    /// Moves messages, at most `MOVED_AT_ONCE`. Returns how many were moved. `before`: only those that were accepted or
+    /// moved last before this time. `are_named`: messages that are not pending are refused too.
     async fn move_listed(
         &self,
         partition: &Partition,
         ids: &[MessageId],
         due: NewDue,
-        (before, are_named): (UnixMillis, bool),
+        (before, are_named): (Option<UnixMillis>, bool),
         refused: &mut Refused,
     ) -> Result<u64, QueueError> {
         let mut count = 0;
-        let results = self.move_each(partition, ids.iter(), due, Some(("", before))).await?;
+        let results = self.move_each(partition, ids.iter(), due, before.map(|before| ("", before))).await?;
         for (id, result) in ids.iter().zip(results) {
             match result {
                 Rescheduled::Done(_) => count += 1,

@@ -30,7 +30,7 @@ const MAX_REPEAT: Duration = Duration::from_secs(25);
 const PAUSE: Duration = Duration::from_millis(200);
 /// Maximum delay of a message, in milliseconds.
 const MAX_DELAY: u64 = 6000;
-/// A message is changed at the latest so long after its first due time, in milliseconds: it can be in flight.
+/// Maximum time after its first due time at which a message is changed, in milliseconds: it can be in flight then.
 const AFTER_DUE: u64 = 1500;
 /// Maximum messages of an array.
 const MAX_ARRAY: u64 = 20;
@@ -200,7 +200,7 @@ impl Clients {
         }
     }
 
-    /// What the answer says about the id at `index`.
+    /// The part of the answer about the id at `index`.
     fn understand(
         &self,
         request: &Request,

@@ -1,8 +1,8 @@
-//! What happened to an id: each call and its answer, each arrival at a sink. A breach prints all of it.
+//! The history of an id: each call with its answer, and each arrival at a sink. A breach prints all of it.
 
 use std::fmt;
 
-/// What a call asks for.
+/// The change that a call asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     Schedule,
@@ -19,7 +19,7 @@ impl Operation {
     }
 }
 
-/// What the answer of a call says.
+/// The meaning of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
     /// It was executed; the message is due at that time, in epoch milliseconds. Without meaning for a cancellation.

@@ -33,7 +33,7 @@ pub struct Observed {
     pub faults: Vec<Caused>,
 }
 
-/// What became of the messages of a round.
+/// The verdict on the messages of a round.
 #[derive(Debug, Default)]
 pub struct Verdict {
     pub owed: usize,
@@ -165,7 +165,7 @@ impl Found<'_> {
         if let Some(first) = confirmed.first() {
             self.note_recovery(verdict, first.due, first.at);
         }
-        // What a fault sent again is not late by itself.
+        // A delivery that a fault repeated does not count as late.
         if let (Some(first), [call]) = (arrivals.first(), &self.life.calls[..]) {
             self.judge_lateness(verdict, first.due.max(call.answered), first.at);
         }

@@ -43,7 +43,7 @@ struct Settings {
 }
 
 impl Settings {
-    /// Of the environment, which `tests/campaign.sh` sets.
+    /// The options from the environment, which `tests/campaign.sh` sets.
     fn read() -> Self {
         let number = |name: &str, otherwise: u64| match env::var(name) {
             Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}: `{text}` is no number")),

@@ -1,4 +1,4 @@
-//! What is owed for an id, by the calls that were answered.
+//! The obligations for an id, by the calls that were answered.
 //!
 //! A definite answer makes an obligation. A call without one permits both: it counts as executed or not, at any time
 //! after it was made.
@@ -26,7 +26,7 @@ pub struct Life {
     pub calls: Vec<Call>,
 }
 
-/// What must have become of an id in the end.
+/// The end that an id must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owed {
     Delivery,

@@ -1,4 +1,4 @@
-//! What a campaign prints: a line for each round, the sum in the end, and each breach with the logs of the instances.
+//! The output of a campaign: a line for each round, the sum in the end, and each breach with the logs of the instances.
 
 use std::{collections::BTreeMap, fs, path::PathBuf, time::Duration};
 

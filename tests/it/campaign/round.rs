@@ -32,7 +32,7 @@ const MAX_DRAIN: Duration = Duration::from_mins(1);
 /// Until instances have closed connections that their clients have closed.
 const CLOSED: Duration = Duration::from_secs(2);
 
-/// What came out of a round.
+/// The result of a round.
 pub struct Outcome {
     pub verdict: Verdict,
     pub tally: Tally,

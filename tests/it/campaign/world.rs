@@ -29,7 +29,7 @@ pub struct World {
     /// Addresses of the API, by instance.
     pub bases: Vec<String>,
     pub redis: Mutex<WatchedRedis>,
-    /// Of the servers of Redis.
+    /// Ports of the servers of Redis.
     pub ports: Vec<u16>,
     pub endpoint: Endpoint,
     /// `None`: they are not installed.
@@ -109,7 +109,7 @@ impl World {
         all
     }
 
-    /// What each instance logged up to now.
+    /// The log of each instance up to now.
     pub async fn logs(&self) -> Vec<String> {
         let mut all = Vec::new();
         for instance in &self.instances {
