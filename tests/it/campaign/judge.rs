@@ -96,14 +96,15 @@ impl Caused {
         match self.kind {
             Kind::Kill => is_unsettled && is_after_lease,
             // Or the first was delivered by another instance, and the stopped one sends when it goes on.
-            Kind::Stop => {
-                let goes_on = self.ended.unwrap_or(u64::MAX);
-                let is_sent_late =
-                    goes_on <= second.saturating_add(MARGIN) && second <= goes_on.saturating_add(SETTLED_WITHIN);
-                is_unsettled && (is_after_lease || is_sent_late)
-            }
+            Kind::Stop => is_unsettled && (is_after_lease || self.has_just_ended(second)),
             _ => is_unsettled,
         }
+    }
+
+    /// Whether a stopped instance sends now what it claimed before.
+    fn has_just_ended(&self, at: u64) -> bool {
+        let ended = self.ended.unwrap_or(u64::MAX);
+        ended <= at.saturating_add(MARGIN) && at <= ended.saturating_add(SETTLED_WITHIN)
     }
 
     fn overlaps(&self, from: u64, to: u64) -> bool {
@@ -288,8 +289,12 @@ impl Found<'_> {
     /// Whether a fault in this time can be the reason that a claim from before a call is sent after it. A killed instance sends
     /// nothing.
     fn is_explained(&self, from: u64, to: u64) -> bool {
-        let sends_late = |kind: Kind| kind != Kind::Kill && kind.duplicates(self.life.route);
-        self.observed.faults.iter().any(|fault| sends_late(fault.kind) && fault.overlaps(from, to))
+        let sends_late = |fault: &&Caused| match fault.kind {
+            Kind::Kill => false,
+            Kind::Stop => fault.has_just_ended(to),
+            kind => kind.duplicates(self.life.route),
+        };
+        self.observed.faults.iter().filter(sends_late).any(|fault| fault.overlaps(from, to))
     }
 
     fn breach(&self, verdict: &mut Verdict, what: &str) {
