@@ -64,7 +64,7 @@ async fn dead_messages_are_redriven_and_purged_by_id_filter_or_all() {
     assert_eq!(call("purge", json!({"since": "2001-01-01T00:00:00Z"})).await, done(2, false));
 }
 
-/// Live messages whose bodies are stored in every form, all but the last with a time of expiry.
+/// Live messages with bodies in every stored form. All but the last have a time of expiry.
 async fn with_times_of_expiry(server: &ApiServer, at: u64) -> [&'static str; 4] {
     server.schedule("a", &json!({"id": "short", "payload": 1, "expires_at": at}).to_string()).await;
     let long = "order ".repeat(200);

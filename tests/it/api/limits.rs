@@ -1,4 +1,4 @@
-//! What a route and a token may take.
+//! Limits of a route and of a token.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ async fn a_full_route_takes_no_message_by_any_way_in_until_one_is_removed() {
     assert!(error.to_string().contains("limit-messages"), "{error}");
     assert_eq!(server.ids_in("a", "pending").await, ["1", "2", "3"]);
 
-    // What adds no message passes.
+    // Calls that add no message are accepted.
     let replace = json!({"id": "1", "payload": "other", "delay": "2h", "on_conflict": "replace"}).to_string();
     assert_eq!(server.call("POST", PATH, &replace).await.json["status"], "replaced");
     assert_eq!(produce(&mut connection, "2", "+0", r#"{"on_conflict":"replace"}"#).await.unwrap(), "replaced");

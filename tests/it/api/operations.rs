@@ -1,4 +1,4 @@
-//! What operators and probes call.
+//! Calls of operators and probes.
 
 use serde_json::{Value, json};
 

@@ -311,7 +311,7 @@ async fn errors_of_sinks_and_sources_are_shown_to_tokens_for_all_routes_only() {
         assert_eq!(shown("t-read").await["last_error"], error, "{path}");
         let hidden = shown("t-only-b").await;
         assert_eq!(hidden["last_error"], Value::Null, "{path}");
-        // That a check fails is no secret; its text may have values of messages.
+        // The failure of a check is not secret; its text can contain values of messages.
         assert!(!hidden.to_string().contains("acme"), "{hidden}");
         assert_eq!(
             hidden["check"] == "fails: the error is shown to tokens for all routes",

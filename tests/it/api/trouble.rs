@@ -53,7 +53,7 @@ fn routes() -> Vec<(&'static str, u16)> {
 
 #[tokio::test]
 async fn without_redis_calls_answer_503_and_work_again_when_it_is_back() {
-    // With `everysec` a server whose disk is busy answers before it writes, and loses that when it is killed.
+    // With `everysec` a server with a busy disk answers before it writes. A kill loses such a write.
     let redis_arguments = vec!["--appendfsync", "always"];
     let mut server = ApiServer::start_with(Setup { routes: routes(), redis_arguments, ..Setup::default() }).await;
     server.schedule("a", r#"{"id":"before","payload":1,"delay":"1h"}"#).await;
