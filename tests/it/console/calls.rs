@@ -1,4 +1,4 @@
-//! What the API has for the console: the work of the instance, the rights of the token, listings without payloads.
+//! Calls of the API for the console: the work of the instance, the rights of the token, listings without payloads.
 
 use std::{process::Command, time::Duration};
 

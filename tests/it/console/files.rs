@@ -1,4 +1,4 @@
-//! What is served at `/console/`, and whether at all.
+//! Files at `/console/`, and the setting that switches the console off.
 
 use crate::support::{answer, http, punctual::Punctual};
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use self::stage::Stage;
 use crate::program::alone;
 
-/// Longest run of a script.
+/// Maximum run time of a script.
 const MAX_WAIT: Duration = Duration::from_mins(4);
 
 #[tokio::test(flavor = "multi_thread")]

@@ -28,7 +28,7 @@ const SECOND: &str = "day-shift";
 pub struct Stage {
     redis: RedisServer,
     receiver: Receiver,
-    /// Of a sink that is down.
+    /// The port of a sink that is down.
     closed: Port,
     punctual: Punctual,
     /// Another instance on the same Redis.
