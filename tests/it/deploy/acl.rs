@@ -18,7 +18,7 @@ const ROUTES: &str = "deploy/redis/users.acl";
 const SOURCES: &str = "deploy/redis/users-sources.acl";
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
-/// What redis-rs sends by itself.
+/// Commands that redis-rs sends by itself.
 const OF_THE_CLIENT: [&str; 3] = ["ping", "select", "subscribe"];
 
 /// A server with these users. The default user stays, for what tests look at.
@@ -267,7 +267,7 @@ async fn each_command_that_is_granted_is_used_and_the_other_way_round() {
         ),
     ] {
         let mut scripts: BTreeSet<String> = scripts.intersection(&known).cloned().collect();
-        // Of a cluster; Redis 6.2 would refuse a file that grants it.
+        // Scripts call SPUBLISH on a cluster only, and Redis 6.2 refuses a file that grants it.
         scripts.remove("spublish");
         let granted = granted(users, '+');
         let missing: Vec<&String> = scripts.difference(&granted).collect();

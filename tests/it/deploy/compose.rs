@@ -74,7 +74,7 @@ fn every_file_volume_and_secret_that_a_service_names_exists() {
         }
         let named: BTreeSet<&str> =
             service["secrets"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        // What the service's own text reads is mounted, and the other way round.
+        // A service mounts exactly the secrets that its own text reads.
         let mut read = service.to_string();
         if name == "punctual" {
             read.push_str(&text("deploy/compose/punctual.yaml"));
@@ -154,7 +154,7 @@ async fn punctual_is_ready_on_the_redis_that_compose_starts() {
     let healthy =
         async || Command::new("sh").args(["-c", &probe]).output().expect("a shell").status.success().then_some(());
     eventually("Redis is healthy", Duration::from_secs(10), healthy).await;
-    // The same as in deploy/compose/punctual.yaml, but for the address.
+    // The user is that of deploy/compose/punctual.yaml; the address is that of the server above.
     let punctual = document("deploy/compose/punctual.yaml");
     assert_eq!(
         (&punctual["redis"]["username"], &punctual["redis"]["url"]),

@@ -23,7 +23,7 @@ fn instructions() -> Vec<(String, String)> {
         .collect()
 }
 
-/// Of the last stage, which becomes the image.
+/// Instructions of the last stage, which becomes the image.
 fn image() -> Vec<(String, String)> {
     let all = instructions();
     let last = all.iter().rposition(|(name, _)| name == "FROM").expect("a stage");
@@ -107,7 +107,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// What the code includes is among what is copied.
+/// Asserts that the copied files have each file that the code includes.
 fn included(directory: &Path, copied: &Path) {
     for entry in fs::read_dir(directory).expect("a directory") {
         let file = entry.expect("an entry").path();
@@ -119,7 +119,7 @@ fn included(directory: &Path, copied: &Path) {
         // Modules of tests are not built.
         let is_test = place.file_stem().is_some_and(|name| name == "tests") || place.iter().any(|part| part == "tests");
         let code = fs::read_to_string(&file).unwrap_or_default();
-        // Of `concat!` the part before the first name that varies: a directory.
+        // The argument of `concat!` counts up to its first variable part: a directory.
         for name in code.split("include_str!(").skip(1).filter(|_| !is_test) {
             let name = name.split('"').nth(1).expect("a text");
             let target = copied.join(&place).parent().expect("a directory").join(name);

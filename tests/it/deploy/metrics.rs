@@ -1,4 +1,4 @@
-//! What alerts and dashboard query is at `/metrics` of a running punctual.
+//! Metrics and labels that alerts and the dashboard query are at `/metrics` of a running punctual.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +19,7 @@ use crate::{
 
 const MAX_WAIT: Duration = Duration::from_secs(20);
 
-/// Of Prometheus itself.
+/// Metrics of Prometheus itself.
 const OF_PROMETHEUS: [&str; 2] = ["ALERTS", "up"];
 /// Labels that Prometheus adds to every series.
 const ADDED: [&str; 3] = ["instance", "job", "namespace"];
@@ -51,7 +51,7 @@ impl Scene {
         let (redis, receiver) = (RedisServer::start_with(&["--maxmemory", "1gb"]).await, Receiver::start());
         let rabbitmq = RabbitMq::shared().await;
         let amqp = format!("amqp://127.0.0.1:{}/%2f", rabbitmq.port());
-        // Of this scene.
+        // Names that only this scene uses.
         let (out, taken) = (kafka::topic_name(), kafka::topic_name());
         for queue in [&out, &taken] {
             rabbitmq.declare_exchange(queue).await;

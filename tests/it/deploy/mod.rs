@@ -64,7 +64,7 @@ fn run(command: &mut Command) -> String {
     text
 }
 
-/// `punctual check` of a configuration below `deploy/`, whose secrets are files in a directory of the test.
+/// `punctual check` of a configuration below `deploy/`, with its secrets as files in a directory of the test.
 fn check(name: &str, secrets_at: &str, secrets: &[&str]) {
     let directory = tempfile::tempdir().expect("a directory");
     for secret in secrets {

@@ -99,7 +99,7 @@ impl Pod {
         .await;
     }
 
-    /// What Kubernetes does after the pause before SIGTERM: the pod must end before SIGKILL.
+    /// Stops the pod as Kubernetes does after the pause before SIGTERM. The pod must end before SIGKILL.
     async fn stopped(mut self) {
         let grace = kubernetes::pod()["terminationGracePeriodSeconds"].as_u64().expect("a number");
         let pause = kubernetes::pause();

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What follows these in brackets are names of labels.
+/// Words before a list of labels in brackets.
 const GROUPINGS: [&str; 6] = ["by", "without", "on", "ignoring", "group_left", "group_right"];
-/// Words that are no metrics.
+/// Words that are not metrics.
 const WORDS: [&str; 9] = ["and", "or", "unless", "bool", "offset", "inf", "nan", "atan2", "end"];
 
 #[derive(Debug, Default, PartialEq)]
