@@ -1,4 +1,4 @@
-//! What documents point to is there.
+//! Files, headings and scripts that documents refer to exist.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -50,7 +50,7 @@ fn every_page_can_be_reached_from_the_readme() {
     }
 }
 
-/// What a document has between backticks, and the targets of its links.
+/// Texts between backticks in a document, and the targets of its links.
 fn named(document: &str) -> BTreeSet<String> {
     let page = Page::read(document);
     let code = page.text.split('`').skip(1).step_by(2).map(str::to_owned);
@@ -77,7 +77,7 @@ fn every_path_that_a_document_names_is_there() {
     for document in documents {
         for name in named(&document).into_iter().filter(|name| ours.iter().any(|start| name.starts_with(start))) {
             let path = name.split([' ', '\n', '#']).next().unwrap_or_default();
-            // A name in capitals stands for any.
+            // `NAME` is a placeholder.
             let path = path.split("/NAME").next().unwrap_or_default();
             assert!(Path::new(ROOT).join(path).exists(), "{document} names `{path}`");
         }
@@ -96,9 +96,9 @@ fn the_code_map_has_every_directory() {
     }
 }
 
-/// Most words of the map, without its blocks: ten minutes of reading.
+/// Maximum number of words of the map, without its blocks: ten minutes of reading.
 const MAP_WORDS: usize = 1500;
-/// Most characters of a cell of its tables, so that a row is one line.
+/// Maximum number of characters of a cell of its tables, so that a row is one line.
 const MAP_CELL: usize = 100;
 
 #[test]

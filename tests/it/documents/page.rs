@@ -18,7 +18,7 @@ const TESTED_BY: &str = "# Tested by ";
 pub struct Block {
     /// As after the fence: `yaml`, `sh`.
     pub language: String,
-    /// Of the opening fence, counted from 1.
+    /// Line of the opening fence, counted from 1.
     pub line: usize,
     pub text: String,
 }

@@ -39,7 +39,7 @@ fn the_page_of_metrics_has_each_of_them() {
 fn every_metric_that_a_page_names_exists() {
     let defined = defined();
     for page in pages() {
-        // `punctual_source_*` stands for several.
+        // `punctual_source_*` names several metrics.
         let text = page.text.replace("punctual_source_*", "");
         for name in metrics(&text) {
             assert!(defined.contains(&name), "{} names the metric `{name}`", page.path);

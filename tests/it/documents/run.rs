@@ -16,9 +16,9 @@ use crate::support::receiver::Request;
 const ONLY: &str = "PUNCTUAL_TEST_PAGE";
 /// Pages that run at once.
 const AT_ONCE: usize = 4;
-/// Longest wait for a request that a page shows, beyond the delay of its message.
+/// Maximum wait for a request that a page shows, beyond the delay of its message.
 const ARRIVAL: Duration = Duration::from_secs(10);
-/// Most blocks of commands that are left out: each says why.
+/// Maximum number of blocks of commands that are not run. Each block gives the reason.
 const MOST_NOT_TESTED: usize = 15;
 /// Languages of blocks. Those from `text` on are not run; code of producers is compared with `examples/clients`.
 const LANGUAGES: [&str; 12] =

@@ -41,7 +41,7 @@ impl Sources {
         }
     }
 
-    /// What a `$ref`, also as one of two, points to.
+    /// The target of a `$ref`, also of one in an `anyOf`.
     fn resolve<'a>(&'a self, value: &'a Value) -> &'a Value {
         let of_two = value["anyOf"].as_array().and_then(|all| all.iter().find(|one| one.get("$ref").is_some()));
         match of_two.unwrap_or(value)["$ref"].as_str() {
@@ -88,7 +88,7 @@ impl Sources {
     fn rows(&self, group: &Group) -> Vec<[String; 4]> {
         let mut rows = Vec::new();
         self.collect(&mut rows, "", &group.properties, &group.defaults);
-        // What must be set comes first; the schema is in alphabetical order.
+        // Required settings come first. The schema is in alphabetical order.
         rows.sort_by_key(|[_, _, default, _]| default != REQUIRED);
         rows
     }
@@ -128,7 +128,7 @@ impl Sources {
     }
 }
 
-/// What a setting holds, in words.
+/// The values of a setting, in words.
 fn kind(schema: &Value, resolved: &Value) -> String {
     let examples = schema["examples"].to_string();
     let options = |all: &Value, key: &str| -> Option<String> {

@@ -1,11 +1,11 @@
 //! Whether a command printed what its page shows.
 
-/// Stands for any text within a line; as a whole line, for further lines.
+/// Matches any text within a line; as a whole line, any further lines.
 const ANY: &str = "...";
 
-/// What differs: each line of the page must be a line of the output, whatever their order, and the output has no
-/// other lines unless the page has a line `...`. Numbers of ten digits and more, RFC 3339 times and `+N ms` are
-/// alike, as is any white space.
+/// Differences between a page and an output. Each line of the page must be a line of the output, in any order. The
+/// output has no other lines unless the page has a line `...`. Numbers of ten digits and more, RFC 3339 times and
+/// `+N ms` are alike, as is any white space.
 pub fn difference(page: &str, output: &str) -> Option<String> {
     let lines = |text: &str| text.lines().map(alike).filter(|line| !line.is_empty()).collect::<Vec<_>>();
     let (mut expected, mut printed) = (lines(page), lines(output));

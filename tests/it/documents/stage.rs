@@ -23,11 +23,11 @@ use tokio::{
 use super::page::{Page, ROOT};
 use crate::support::{Authority, RabbitMq, RedisServer, kafka, port::Port, receiver::Receiver};
 
-/// Longest run of one block.
+/// Maximum run time of one block.
 const BLOCK: Duration = Duration::from_mins(1);
-/// Longest end of what a page started.
+/// Maximum time to stop the programs that a page started.
 const STOP: Duration = Duration::from_secs(20);
-/// What pages use of a checkout.
+/// Files and folders of a checkout that pages use.
 const CHECKOUT: [&str; 7] = [".ci", "Cargo.toml", "config", "deploy", "examples", "lua", "tests"];
 /// Ends the output of a step.
 const END: &str = "--end of the step--";
@@ -50,7 +50,8 @@ cat "$STAGE/punctual.log"
 exit 1
 "#;
 
-/// What the scripts in `examples/` build is there as the tests have it; cargo makes sure that it is of today.
+/// `cargo build` for the scripts in `examples/`. The tests have built the programs already; cargo brings them up to
+/// date.
 const CARGO: &str = r#"#!/bin/bash
 [ "$1" = --version ] && exec "$CARGO" --version
 [ "$1" = build ] || { echo "the tests let pages build only" >&2; exit 1; }
@@ -62,7 +63,7 @@ cd "$REPOSITORY" && exec "$cargo" build --quiet --locked --bin punctual --exampl
 
 pub struct Stage {
     directory: TempDir,
-    /// What a page says, and what stands for it here.
+    /// Texts of a page, and their replacements here.
     replaced: Vec<(&'static str, String)>,
     shell: Child,
     input: ChildStdin,
@@ -137,7 +138,7 @@ impl Stage {
         self.run("punctual check -c punctual.yaml").await.map(drop)
     }
 
-    /// What commands print. They run in the shell of the page, and the first that fails ends it.
+    /// Runs commands in the shell of the page and returns their output. The first command that fails ends the shell.
     ///
     /// # Errors
     /// The output of a command that failed, or took too long.
@@ -167,7 +168,7 @@ impl Stage {
         }
     }
 
-    /// What punctual logged.
+    /// The log of punctual.
     pub fn log(&self) -> String {
         fs::read_to_string(self.directory.path().join("punctual.log")).unwrap_or_default()
     }
