@@ -32,10 +32,10 @@ const LAYERS: [&str; 22] = [
     "lib",
 ];
 
-/// Of a connector, what lies beside it: no connector uses another.
+/// The part with the connectors, which do not use each other.
 const CONNECTORS: &str = "connector";
 
-/// What a part does not use, although it is lower: a part, or one item of a part.
+/// Lower parts, or single items of them, that a part does not use.
 const APART: [(&str, &[&str]); 2] =
     [("scheduler", &["queue", "source", "config", "connector", "store::redis"]), ("api", &["connector", "scheduler"])];
 
@@ -62,7 +62,7 @@ fn code(path: &Path) -> String {
     text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
 }
 
-/// What follows `crate::`: the first two names of each path, also of those in braces.
+/// The first two names of each path after `crate::`, also of paths in braces.
 fn used(code: &str) -> BTreeSet<(String, String)> {
     let mut found = BTreeSet::new();
     for rest in code.split("crate::").skip(1) {
@@ -263,7 +263,7 @@ impl Modules {
         Some(at)
     }
 
-    /// What each file takes from other files.
+    /// The files that each file uses.
     fn arrows(&self) -> BTreeMap<&[String], BTreeSet<&[String]>> {
         let mut arrows = BTreeMap::new();
         for (module, code) in &self.code {
