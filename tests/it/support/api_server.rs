@@ -35,7 +35,7 @@ pub const MAX_PAYLOAD: usize = 100_000;
 /// Its request timeout. Redis has half of it.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What differs between tests.
+/// Settings that differ between tests.
 pub struct Setup {
     pub auth: Option<AuthConfig>,
     pub redis_arguments: Vec<&'static str>,
@@ -258,7 +258,7 @@ impl Drop for ApiServer {
     }
 }
 
-/// Of the sink above.
+/// The failure of the sink `out`.
 fn failed() -> Failing {
     Failing { domain: None, error: Some("HTTP 500 for acme".into()), since: Instant::now() }
 }
@@ -275,7 +275,7 @@ fn partition(route: &str) -> Partition {
     Partition { route: route.into(), index: 0, count: 1 }
 }
 
-/// One recorder for the process: there can be no more.
+/// The recorder of the process, which can have only one.
 fn recorder() -> PrometheusHandle {
     static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
     RECORDER.get_or_init(|| PrometheusBuilder::new().install_recorder().expect("the first recorder")).clone()

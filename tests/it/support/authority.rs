@@ -23,7 +23,7 @@ impl Authority {
     /// With its files in `directory`, where they stay.
     pub fn within(directory: &Path) -> Self {
         let mut params = CertificateParams::new(vec![]).unwrap();
-        // Some servers take a certificate for self-signed whose names are its issuer's.
+        // Some servers regard a certificate as self-signed if it has the same names as its issuer.
         params.distinguished_name.push(DnType::CommonName, "authority");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();

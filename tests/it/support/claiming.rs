@@ -5,7 +5,8 @@ use std::{
 
 use punctual::store::{ClaimEnd, ClaimRequest, Lease, Settlement, Suspects};
 
-/// A claim of at most so many messages, some in a call of their own. No two of these repeat each other.
+/// A claim of at most `limit` messages. Every second claim is a call of its own. Each has its own number, so that none
+/// repeats another.
 pub fn claim_request(limit: u32, lease: Duration) -> ClaimRequest {
     static SEQUENCE: AtomicU64 = AtomicU64::new(1);
     let sequence = SEQUENCE.fetch_add(1, Ordering::Relaxed);
@@ -22,7 +23,7 @@ pub fn claim_request(limit: u32, lease: Duration) -> ClaimRequest {
     }
 }
 
-/// The same end for each lease.
+/// A settlement for each lease, all with this end.
 pub fn all(leases: impl IntoIterator<Item = Lease>, end: &ClaimEnd) -> Vec<Settlement> {
     leases.into_iter().map(|lease| Settlement::new(lease, end.clone())).collect()
 }

@@ -3,7 +3,7 @@ use std::{path::Path, process::Stdio, time::Duration};
 use tempfile::TempDir;
 use tokio::{io::AsyncWriteExt, process::Command, time::timeout};
 
-/// Longest run of a command: `check --connect` waits up to 15 s for an answer.
+/// Maximum run time of a command: `check --connect` waits up to 15 s for an answer.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// How a command of the real program ended.

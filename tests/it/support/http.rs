@@ -7,7 +7,7 @@ pub fn client() -> Client {
     builder().build().expect("a client")
 }
 
-/// The same, which shows a redirect as it is.
+/// A client that gives up after 10 s and does not follow redirects.
 pub fn client_without_redirects() -> Client {
     builder().redirect(Policy::none()).build().expect("a client")
 }

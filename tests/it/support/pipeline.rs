@@ -12,7 +12,7 @@ use super::{
     receiver::{Request, wall_clock},
 };
 
-/// Due from now on, and so far ahead that all are scheduled by then.
+/// Time from the first call to the first due time, in ms: long enough to schedule all messages.
 const AHEAD_MILLIS: u64 = 2000;
 /// Messages of one call, the most that the API takes.
 const ARRAY: u64 = 1000;

@@ -13,9 +13,9 @@ use tokio::time::{Instant, sleep};
 
 use super::{http, port::Port, servers::installed};
 
-/// Of scrapes and evaluations; the times in the alerts stay.
+/// Interval of scrapes and evaluations; the times in the alerts stay.
 const INTERVAL: &str = "1s";
-/// Longest start.
+/// Maximum duration of a start.
 const START: Duration = Duration::from_secs(20);
 
 /// A `prometheus` with the alerts of `deploy/`, configured as `deploy/compose` has it. Killed on drop.

@@ -21,11 +21,11 @@ use super::{
     port::Port,
 };
 
-/// Longest start, up to the first 200 of /readyz, an embedded Redis included.
+/// Maximum duration of a start, up to the first 200 of /readyz, an embedded Redis included.
 const START: Duration = Duration::from_secs(20);
-/// Longest stop: the default `shutdown_timeout`, 10 s, and some more.
+/// Maximum duration of a stop: the default `shutdown_timeout`, 10 s, and some more.
 const STOP: Duration = Duration::from_secs(20);
-/// Longest wait for lines of the log that the program has not written yet.
+/// Maximum wait for lines of the log that the program has not written yet.
 const LOGGED: Duration = Duration::from_secs(5);
 /// Pause between two polls of /readyz.
 const POLL: Duration = Duration::from_millis(10);
@@ -55,7 +55,7 @@ impl Punctual {
         Self::start_with(configuration, &[]).await
     }
 
-    /// The same, with environment variables.
+    /// Starts with a configuration and environment variables, ready to serve.
     pub async fn start_with(configuration: &str, environment: &[(&str, &str)]) -> Self {
         let mut punctual = Self::spawn(configuration, environment);
         punctual.ready().await;
@@ -158,12 +158,12 @@ impl Punctual {
         command::run(self.directory.path(), &self.environment, arguments, input).await
     }
 
-    /// Of the HTTP API; `path` begins with a slash.
+    /// URL of the HTTP API; `path` begins with a slash.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.port.address())
     }
 
-    /// Of the HTTP API.
+    /// Address of the HTTP API.
     pub fn address(&self) -> SocketAddr {
         self.port.address()
     }
@@ -185,7 +185,7 @@ impl Punctual {
     /// Whether lines wait: the thread that writes them runs, or waits for the disk.
     fn is_logging(&self) -> bool {
         let Some(id) = self.child.as_ref().and_then(Child::id) else { return false };
-        // Threads end at any time, and it may be no more than a moment old.
+        // Threads end at any time, and a program that has just started has no such thread yet.
         let threads = fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
         let mut states = threads.filter_map(|thread| fs::read_to_string(thread.path().join("stat")).ok());
         let state = states.find_map(|state| state.split_once(" (log) ").map(|(_, state)| state.chars().next()));

@@ -27,9 +27,9 @@ use tokio::{
 
 use super::{Authority, port::Port, servers};
 
-/// Longest start on a busy machine; an idle one takes 4 to 9 s.
+/// Maximum duration of a start on a busy machine; an idle one takes 4 to 9 s.
 const START: Duration = Duration::from_secs(90);
-/// Longest wait for one answer.
+/// Maximum wait for one answer.
 const ANSWER: Duration = Duration::from_secs(5);
 /// Pause between two polls of a node that starts.
 const POLL: Duration = Duration::from_millis(50);
@@ -66,7 +66,8 @@ impl RabbitMq {
         NODE.get_or_init(|| Self::start_with("max_message_size = 10000\n")).await
     }
 
-    /// One for the tests that stop it or raise its alarms, one after the other; each leaves it running and calm.
+    /// The node of the tests that stop it or raise its alarms. They use it in sequence; each leaves it running and
+    /// calm.
     pub async fn troubled() -> MutexGuard<'static, Self> {
         static NODE: OnceCell<Mutex<RabbitMq>> = OnceCell::const_new();
         NODE.get_or_init(|| async { Mutex::new(Self::start().await) }).await.lock().await
@@ -174,7 +175,8 @@ impl RabbitMq {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// A shell script that calls `$RABBITMQCTL`, with these arguments. What it printed; fails when it does.
+    /// Runs a shell script that calls `$RABBITMQCTL`, with these arguments. Returns its output; fails when the script
+    /// fails.
     pub async fn script(&self, script: &Path, arguments: &[&str]) -> String {
         let ctl = self.command("rabbitmqctl");
         let words = [ctl.get_program()].into_iter().chain(ctl.get_args()).map(|word| word.to_str().expect("UTF-8"));
@@ -208,7 +210,7 @@ impl RabbitMq {
         (parts.next().expect("a major version"), parts.next().expect("a minor version"))
     }
 
-    /// Of consumers from now on, checked twice a second.
+    /// Sets the timeout of consumers from now on, which the node checks twice a second.
     pub async fn set_consumer_timeout(&self, millis: u32) {
         for (name, millis) in [("channel_tick_interval", 500), ("consumer_timeout", millis)] {
             self.ctl(&["eval", &format!("application:set_env(rabbit, {name}, {millis}).")]).await;

@@ -12,7 +12,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// A TCP server whose replies the test decides. Stopped on drop.
+/// A TCP server with replies that the test decides. Stopped on drop.
 pub struct RawServer {
     port: u16,
     connections: Arc<AtomicUsize>,

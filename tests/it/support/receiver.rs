@@ -19,7 +19,7 @@ use tokio::{
 
 use super::port::Port;
 
-/// What a request is answered with, once it is recorded.
+/// The answer to a request, once the request is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behaviour {
     Status(u16),
@@ -27,7 +27,7 @@ pub enum Behaviour {
     Echo(u16),
     /// 503 with `Retry-After`, in seconds.
     RetryAfter(u32),
-    /// 200, so much later.
+    /// 200, after this time.
     Delay(Duration),
     /// No answer until the behaviour changes; then the new one's.
     Hang,

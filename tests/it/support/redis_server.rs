@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Authority, port::Port, redis_tls, servers};
 
-/// Longest time until a replica is in step.
+/// Maximum time until a replica is in step.
 const IN_STEP: Duration = Duration::from_secs(30);
 
 /// A `redis-server` with an append-only file; killed on drop.
@@ -19,7 +19,7 @@ pub struct RedisServer {
     directory: TempDir,
     port: Port,
     arguments: Vec<String>,
-    /// Of its clients; empty where it is not encrypted.
+    /// Files of its clients; empty where it is not encrypted.
     tls: TlsFiles,
     child: Option<Child>,
 }
@@ -134,7 +134,7 @@ impl RedisServer {
         client.get_multiplexed_async_connection_with_config(&patient).await.expect("the server answers")
     }
 
-    /// `None` while it does not answer; one whose role changes closes its connections.
+    /// `None` while it does not answer. A server that changes its role closes its connections.
     pub async fn link(&self) -> Option<redis::aio::MultiplexedConnection> {
         self.client().get_multiplexed_async_connection().await.ok()
     }

@@ -23,7 +23,7 @@ pub fn server_settings(authority: &Authority, port: u16) -> Vec<(&'static str, S
     ]
 }
 
-/// Of a client of such a server.
+/// Files of a client of such a server.
 pub fn client_files(authority: &Authority) -> TlsFiles {
     let file = |name| Some(authority.file(name));
     TlsFiles { ca_file: file("ca.pem"), cert_file: file("client.pem"), key_file: file("client.key") }

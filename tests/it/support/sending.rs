@@ -36,7 +36,8 @@ pub async fn send(sink: &dyn Sink, batch: Vec<Delivery>) -> Vec<Outcome> {
     reports(sink, batch).await.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
-/// The same with their domains. A domain that the sink knows beforehand is the one that it reports.
+/// The outcomes with their domains, as `send` returns the outcomes. A domain that the sink knows beforehand is the one
+/// that it reports.
 pub async fn reports(sink: &dyn Sink, batch: Vec<Delivery>) -> Vec<(Option<Domain>, Outcome)> {
     let expected: Vec<_> = batch.iter().map(|delivery| sink.domain(delivery)).collect();
     let (report, mut receiver) = Report::channel();

@@ -17,9 +17,9 @@ pub const MASTER: &str = "orders";
 pub const CREDENTIALS: &str = "username: punctual, password: of-sentinels";
 /// As in docs/failover.md.
 pub const RIGHTS: &str = "resetchannels +subscribe +sentinel|get-master-addr-by-name &+switch-master &+promoted-slave";
-/// A server that is silent for so long is down, in milliseconds.
+/// Silence after which a server is down, in milliseconds.
 const DOWN_AFTER: u32 = 1000;
-/// Longest time until sentinels know each other and all replicas, or name another master.
+/// Maximum time until sentinels know each other and all replicas, or name another master.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// A master with replicas, and three sentinels that watch it. All are killed on drop.
@@ -43,7 +43,7 @@ impl WatchedRedis {
 
     async fn begin(replicas: usize, authority: Option<&Authority>) -> Self {
         let server = async |arguments: &[&str]| {
-            // Else the master waits five seconds for further replicas before it sends its data.
+            // By default the master waits five seconds for further replicas before it sends its data.
             let arguments = [&["--repl-diskless-sync-delay", "0"], arguments].concat();
             match authority {
                 Some(authority) => RedisServer::start_encrypted(&arguments, authority).await,
@@ -104,7 +104,8 @@ impl WatchedRedis {
         self.sentinels[0].ask::<Value>(&["FAILOVER", MASTER]).await.is_some()
     }
 
-    /// Waits until a replica is promoted, and counts the messages that it has then, of the partition with this tag.
+    /// Waits until a replica is promoted. Returns the number of unsettled messages that it has at that time, of the
+    /// partition with this tag.
     pub async fn promoted_has(&self, tag: &str) -> usize {
         let (tags, deadline) = ([tag.to_owned()], Instant::now() + MAX_WAIT);
         loop {
@@ -132,7 +133,7 @@ impl WatchedRedis {
             sentinel.ask(&["MONITOR", MASTER, "127.0.0.1", &port.to_string(), "9"]).await.expect("monitored");
     }
 
-    /// What the sentinel at `place` refused its users.
+    /// The ACL log of the sentinel at `place`: commands that it refused.
     pub async fn denied(&self, place: usize) -> Vec<Value> {
         let mut connection = self.sentinels[place].connection().await.expect("it answers");
         redis::cmd("ACL").arg("LOG").query_async(&mut connection).await.expect("a log")
@@ -165,7 +166,7 @@ struct Sentinel {
     /// Its file, which it rewrites.
     directory: TempDir,
     port: Port,
-    /// Of its clients; empty where it is not encrypted.
+    /// Files of its clients; empty where it is not encrypted.
     tls: TlsFiles,
     child: Option<Child>,
 }

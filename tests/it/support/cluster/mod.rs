@@ -1,4 +1,4 @@
-//! A Redis Cluster whose nodes fail, change their roles, come and go.
+//! A Redis Cluster with nodes that fail, change their roles, come and go.
 
 mod node;
 mod slots;
@@ -14,7 +14,7 @@ use super::{Authority, RedisServer};
 
 const SLOTS: usize = 16_384;
 const PRIMARIES: usize = 3;
-/// Longest time until the nodes know each other, name another primary, or are in step.
+/// Maximum time until the nodes know each other, name another primary, or are in step.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// Three primaries, each with a replica. All are killed on drop.
@@ -23,7 +23,7 @@ const MAX_WAIT: Duration = Duration::from_secs(30);
 /// at 6 and 7.
 pub struct ClusterRedis {
     nodes: Vec<Node>,
-    /// Of all servers, without the port.
+    /// Address of all servers, without the port.
     address: &'static str,
 }
 
@@ -65,7 +65,7 @@ impl ClusterRedis {
                 let (first, end) = (place * SLOTS / PRIMARIES, (place + 1) * SLOTS / PRIMARIES);
                 node.ask::<()>(&["ADDSLOTSRANGE", &first.to_string(), &(end - 1).to_string()]).await?;
             }
-            // Each its own, else they would agree on that first.
+            // With equal epochs the nodes would first have to agree on one for each.
             node.ask::<()>(&["SET-CONFIG-EPOCH", &(place + 1).to_string()]).await
         });
         try_join_all(alone).await?;
@@ -172,8 +172,8 @@ impl ClusterRedis {
         self.nodes[place].ask::<()>(words).await.expect("a fail-over begins");
     }
 
-    /// Waits until the replica at `place` is promoted, and counts the messages that it has then, of the partitions with
-    /// these hash tags.
+    /// Waits until the replica at `place` is promoted. Returns the number of unsettled messages that it has at that
+    /// time, of the partitions with these hash tags.
     pub async fn promoted_has(&self, place: usize, tags: &[String]) -> usize {
         let deadline = Instant::now() + MAX_WAIT;
         loop {
@@ -223,7 +223,7 @@ impl ClusterRedis {
         self.agreed(primary).await.flatten()
     }
 
-    /// What all running nodes see alike.
+    /// The value that `look` finds in the view of each running node. `None`: they differ, or a node does not answer.
     async fn agreed<T: PartialEq>(&self, look: impl Fn(&[Seen]) -> T) -> Option<T> {
         let views = join_all(self.running().map(Node::nodes)).await;
         let mut found = None;

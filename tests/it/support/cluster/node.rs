@@ -4,7 +4,7 @@ use redis::{FromRedisValue, RedisResult};
 
 use crate::support::{Authority, RedisServer, port::Port};
 
-/// A node that is silent for so long is down for another one, in milliseconds.
+/// Silence after which a node is down for another one, in milliseconds.
 const NODE_TIMEOUT: &str = "1000";
 
 /// A server of a cluster.
@@ -12,7 +12,7 @@ pub struct Node {
     pub server: RedisServer,
     pub id: String,
     pub is_frozen: bool,
-    /// Of the cluster's bus.
+    /// Port of the cluster's bus.
     bus: Port,
 }
 
@@ -83,7 +83,7 @@ impl Node {
         lines.lines().map(Seen::parse).collect()
     }
 
-    /// Whether it serves, as a primary all of whose `replicas` are in step or as a replica that is.
+    /// Whether it serves: as a primary with `replicas` replicas, all in step, or as a replica in step.
     pub async fn serves(&self, replicas: usize) -> bool {
         let state: Option<String> = self.ask(&["INFO"]).await.ok();
         let info = self.server.replication().await.unwrap_or_default();

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use super::{ClusterRedis, PRIMARIES, Seen, node::Node};
 use crate::support::RedisServer;
 
-/// Longest time of one MIGRATE, in milliseconds.
+/// Maximum time of one MIGRATE, in milliseconds.
 const MIGRATION: u32 = 5000;
 /// Keys in one MIGRATE. A partition has about ten: they move together.
 const KEYS: u32 = 100;
@@ -21,7 +21,7 @@ struct Move<'a> {
 }
 
 impl ClusterRedis {
-    /// Moves slots with their keys to the primary at `to`, one after the other, as `redis-cli --cluster reshard` does it.
+    /// Moves slots with their keys to the primary at `to`, in sequence, as `redis-cli --cluster reshard` does it.
     pub async fn move_slots(&self, slots: RangeInclusive<u16>, to: usize) {
         let to = &self.nodes[to];
         let seen = to.nodes().await.expect("it runs");
@@ -58,8 +58,8 @@ impl ClusterRedis {
         2 * PRIMARIES
     }
 
-    /// Removes the added primary, which has no slots any more, and its replica: the others forget them, and they all others.
-    /// They run until they are dropped.
+    /// Removes the added primary, which no longer has slots, and its replica. The other nodes forget both, and both
+    /// forget the others. Both run until they are dropped.
     pub async fn remove_added(&mut self) -> Vec<RedisServer> {
         let removed = self.nodes.split_off(2 * PRIMARIES);
         for gone in &removed {
@@ -95,7 +95,7 @@ impl Move<'_> {
             migrate.arg("127.0.0.1").arg(self.to.server.port()).arg("").arg(0).arg(MIGRATION).arg("KEYS").arg(keys);
             migrate.exec_async(source).await?;
         }
-        // First where it is from now on: else it has no node for a moment.
+        // The new owner comes first; in the other order the slot has no node for a moment.
         let owner = set(&["NODE", &self.to.id]);
         tell(&owner, &mut self.link).await?;
         match tell(&owner, source).await {

@@ -14,9 +14,9 @@ use tokio::{
 
 use super::{super::port::Port, client};
 
-/// Longest start, on a machine with much else to do.
+/// Maximum duration of a start, on a busy machine.
 const START: Duration = Duration::from_mins(2);
-/// Longest clean stop.
+/// Maximum duration of a clean stop.
 const STOP: Duration = Duration::from_secs(30);
 /// Clusters of tests' own that run at once: each broker takes some 400 MB.
 static TURNS: Semaphore = Semaphore::const_new(2);

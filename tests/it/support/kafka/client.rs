@@ -23,10 +23,10 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-/// Longest wait for anything that a broker is asked for.
+/// Maximum wait for an answer of a broker.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
-/// Longest wait for what may not be there yet.
+/// Maximum wait for an answer about partitions, which may have no leader yet.
 const ANSWER: Duration = Duration::from_secs(1);
 
 /// As a consumer reads it.
@@ -109,7 +109,7 @@ pub async fn commit(brokers: &str, group: &str, topic: &str, (offset, metadata):
     .await;
 }
 
-/// What a group has committed of each partition.
+/// Offsets that a group has committed, by partition.
 pub async fn committed(brokers: &str, group: &str, topic: &str, partitions: i32) -> Vec<Option<i64>> {
     let mut settings = settings(brokers);
     settings.set("group.id", group);
@@ -176,7 +176,7 @@ pub async fn delete_topic(brokers: &str, topic: &str) {
     until(brokers, topic, 0).await;
 }
 
-/// Waits for the topic to have so many partitions with a leader that knows that it is one.
+/// Waits for the topic to have this number of partitions with a leader that knows that it is one.
 pub async fn until(brokers: &str, topic: &str, partitions: usize) {
     let deadline = Instant::now() + MAX_WAIT;
     while leaders(brokers, topic).await != Ok(partitions) {

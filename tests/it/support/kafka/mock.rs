@@ -30,7 +30,7 @@ pub fn mock_broker() -> MockBroker {
 }
 
 impl MockBroker {
-    /// What the next requests to produce are answered with, one each, in place of earlier ones.
+    /// Sets the errors that answer the next requests to produce, one each, in place of earlier ones.
     pub fn answer_with(&self, errors: &[rd_kafka_resp_err_t]) {
         self.errors.send(errors.to_vec()).expect("it runs");
         self.done.lock().unwrap().recv().expect("it runs");

@@ -44,7 +44,7 @@ impl Acceptor {
                     None => return,
                 },
                 accepted = accept(self.listener.as_ref()) => {
-                    // A connection that was reset before it was accepted is no reason to stop.
+                    // A connection that was reset before it was accepted does not stop the proxy.
                     if let Ok(client) = accepted {
                         self.shared.accepted.fetch_add(1, Ordering::SeqCst);
                         self.connections.spawn(link::carry(client, Arc::clone(&self.shared)));

@@ -24,14 +24,14 @@ use tokio::{
 
 use super::{DroppedReply, Mode};
 
-/// Most bytes read at once.
+/// Maximum number of bytes read at once.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// Most chunks that one direction holds back: with `CHUNK_BYTES`, 64 MiB.
+/// Maximum number of chunks that one direction holds back: with `CHUNK_BYTES`, 64 MiB.
 const LINE_CHUNKS: usize = 1024;
-/// Longest pattern of a request, in bytes.
+/// Maximum length of a pattern of a request, in bytes.
 const MAX_PATTERN_BYTES: usize = 256;
 
-/// What the handle, the acceptor and all connections share.
+/// State that the handle, the acceptor and all connections share.
 pub struct Shared {
     /// Where new connections lead.
     pub server: Mutex<SocketAddr>,
@@ -43,7 +43,7 @@ pub struct Shared {
 
 /// A reply that is going to be dropped.
 pub struct Loss {
-    /// What its request contains.
+    /// Bytes that its request contains.
     pub pattern: Vec<u8>,
     pub then: DroppedReply,
     pub done: oneshot::Sender<()>,
@@ -105,7 +105,7 @@ struct Link {
     shared: Arc<Shared>,
     /// Bytes were lost: nothing may pass any more, or the two sides would misread each other.
     silent: AtomicBool,
-    /// Set while a request whose reply will be dropped is at the server.
+    /// Set while the server has a request and the reply to it is going to be dropped.
     loss: Mutex<Option<Loss>>,
     /// The reply was dropped.
     lost: Notify,

@@ -1,4 +1,4 @@
-//! Faults between a client and a real server: a TCP proxy whose mode can change while connections are open.
+//! Faults between a client and a real server: a TCP proxy with a mode that can change while connections are open.
 //!
 //! `Proxy` is the handle, `acceptor` owns the listener and every connection, `link` carries the bytes of one
 //! connection. A handle's call returns once the change holds, so tests need no pause after it.
@@ -29,11 +29,11 @@ pub enum Mode {
     /// Half-open: connections open and stay open, but what either side sends is swallowed. A connection that
     /// lost bytes this way stays silent for good; one that was idle goes on when the mode changes back.
     BlackHole,
-    /// Each direction is late by so much; the throughput is not limited.
+    /// Each direction is late by this time; the throughput is not limited.
     Delay(Duration),
 }
 
-/// What the client sees of a reply that was dropped.
+/// The effect of a dropped reply on the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DroppedReply {
     /// The connection closes.

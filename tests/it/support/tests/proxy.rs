@@ -14,7 +14,7 @@ use crate::support::{
     redis_server::RedisServer,
 };
 
-/// Far beyond what any step takes: only a test that fails waits so long.
+/// Far beyond the time of any step: only a test that fails waits for all of it.
 const MAX_WAIT: Duration = Duration::from_secs(10);
 /// How long a silent connection is listened to.
 const SILENCE: Duration = Duration::from_millis(200);
@@ -101,7 +101,7 @@ async fn a_delay_is_added_to_each_direction_without_limiting_the_rate() {
     let mut through = connect(&proxy, MAX_WAIT).await.unwrap();
     proxy.set(Mode::Delay(delay)).await;
     let started = Instant::now();
-    // Dozens of chunks: late one after the other, they would take seconds.
+    // Dozens of chunks: with a delay for each, in sequence, they would take seconds.
     let () = through.set("k", vec![b'x'; 5_000_000]).await.unwrap();
     let took = started.elapsed();
     assert!(took >= 2 * delay, "{took:?}");

@@ -7,7 +7,7 @@ use crate::support::{
     receiver::{Behaviour, Receiver, wall_clock},
 };
 
-/// Far beyond what any step takes: only a test that fails waits so long.
+/// Far beyond the time of any step: only a test that fails waits for all of it.
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
 fn post(receiver: &Receiver, id: &str) -> reqwest::RequestBuilder {
