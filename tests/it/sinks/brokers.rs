@@ -124,7 +124,7 @@ async fn two_routes_with_the_same_ids_and_two_sinks_on_each_broker_do_not_mix() 
     for route in ["one", "two", "mq-one", "mq-two"] {
         assert_eq!(dead(&punctual, route).await, 0, "{route}");
     }
-    // What has no such destination is at the end of its one attempt; the sink goes on.
+    // Messages to the missing destination are dead after their one attempt. The sink continues.
     for route in ["many", "mq-many"] {
         assert_eq!(dead(&punctual, route).await, COUNT as u64 / 2, "{route}");
     }

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::support::{RedisServer, http, punctual::Punctual, receiver::Receiver};
 
-/// Far beyond what any step takes: only a test that fails waits so long.
+/// Far beyond the time of any step: only a test that fails waits for all of it.
 const MAX_WAIT: Duration = Duration::from_secs(20);
 
 /// Schedules messages, `(id, key)`, which are due at once.

@@ -1,5 +1,5 @@
-//! What goes wrong with another Redis: the sink is unavailable, nothing is dead, and it delivers again once
-//! the key, the memory or the server is right.
+//! Faults of another Redis: the sink is unavailable, nothing is dead, and it delivers again once the key, the memory or
+//! the server is right.
 
 use std::time::Duration;
 

@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 use crate::support::{RabbitMq, delivery, kafka};
 
-/// Sends batches of one route at once, and `few` messages of another route one after the other. Returns for each of these the
+/// Sends batches of one route at once, and `few` messages of another route in sequence. Returns for each of these the
 /// part of the backlog, in percent, that was confirmed while it waited.
 async fn beside_a_backlog(
     sink: &dyn Sink,

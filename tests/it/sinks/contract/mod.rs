@@ -1,4 +1,4 @@
-//! What every sink promises, held against a real server of each kind. A new sink is one more row.
+//! The contract of every sink, tested against a real server of each kind. A new sink is one more row.
 
 mod http;
 mod kafka;
@@ -25,8 +25,8 @@ trait Destination: Send + Sync {
     fn port(&self) -> u16;
     /// All that has arrived, in any order.
     async fn arrived(&self) -> Vec<Arrived>;
-    /// Releases the messages whose id begins with `slow`, which the server has held back until now; `false`
-    /// when it cannot hold back a single message.
+    /// Releases the messages with an id that begins with `slow`, which the server has held back until now. Returns
+    /// `false` when it cannot hold back a single message.
     fn release_slow(&self) -> bool;
 }
 

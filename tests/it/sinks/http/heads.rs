@@ -1,5 +1,5 @@
-//! Replies that are odd behind their status line. The status line decides; a connection whose framing is in doubt is not used
-//! again.
+//! Replies that are odd behind their status line. The status line decides. A connection is not used again if its
+//! framing is in doubt.
 
 use std::{sync::Arc, time::Duration};
 
@@ -36,7 +36,8 @@ fn keeping(reply: impl Into<Vec<u8>>) -> RawServer {
     })
 }
 
-/// What follows the status line, up to the end of the body; whether the connection may be used again.
+/// Names of odd replies, their bytes from behind the status line to the end of the body, and whether the connection is
+/// allowed to be used again.
 fn odd() -> Vec<(&'static str, Vec<u8>, bool)> {
     let lines = |lines: &str| format!("{lines}\r\nContent-Length: 0\r\n\r\n").into_bytes();
     let many: Vec<String> = (0..120).map(|n| format!("X-{n}: y")).collect();

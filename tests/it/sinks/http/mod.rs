@@ -1,4 +1,4 @@
-//! What HTTP endpoints do to their clients. Every attempt ends in time and with a small amount read.
+//! Faults of HTTP endpoints. Every attempt ends in time and with a small amount read.
 
 mod connections;
 mod heads;

@@ -12,12 +12,12 @@ use crate::support::{
     send, send_one,
 };
 
-/// Of a sink whose broker is down.
+/// Timeout of a sink without its broker or its topic.
 const SHORT: Duration = Duration::from_secs(3);
 /// A broker on a busy machine, and a topic that was created, are found after seconds.
 const RECOVERY: Duration = Duration::from_secs(30);
 
-/// Sends until it is confirmed; whatever else comes of it must be `unavailable`.
+/// Sends until a message is confirmed. Every other outcome must be `unavailable`.
 async fn delivers_again(sink: &dyn Sink) {
     let again = async {
         loop {
@@ -30,7 +30,7 @@ async fn delivers_again(sink: &dyn Sink) {
     timeout(RECOVERY, again).await.expect("it delivers again");
 }
 
-/// Of the load while a topic is deleted: sent once it was created again.
+/// Messages of the load that are sent only once the deleted topic was created again.
 const HELD: usize = 500;
 
 /// How often each id arrived.

@@ -42,13 +42,13 @@ impl Load {
         self.confirmed.borrow().clone()
     }
 
-    /// Waits until so many are confirmed.
+    /// Waits until this number of messages is confirmed.
     pub async fn reached(&self, count: usize) {
         let mut watched = self.confirmed.subscribe();
         watched.wait_for(|confirmed| confirmed.len() >= count).await.expect("the sender is here");
     }
 
-    /// Sends until all are confirmed. Whatever else comes of a message than `unavailable` fails the test.
+    /// Sends until all messages are confirmed. Every other outcome must be `unavailable`.
     pub async fn run(&self, sink: &dyn Sink) {
         join_all((0..SENDERS).map(|_| self.sender(sink))).await;
     }

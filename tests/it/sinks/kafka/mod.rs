@@ -16,7 +16,7 @@ use punctual::connector::kafka::sink::KafkaSink;
 
 use crate::support::kafka;
 
-/// Of a sink whose broker answers.
+/// Timeout of a sink with a broker that answers.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A topic of the test's own on the shared broker.

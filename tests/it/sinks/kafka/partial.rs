@@ -33,7 +33,7 @@ const NODES: [i32; 10] = [2, 1, 1, 1, 1, 1, 1, 1, 1, 1];
 /// A broker on a busy machine is found after seconds.
 const RECOVERY: Duration = Duration::from_mins(1);
 
-/// Two brokers for the tests of this file, one after the other; they stop with the last test that holds or awaits them.
+/// Two brokers that the tests of this file use in sequence. They stop with the last test that holds or awaits them.
 struct Cluster {
     first: Broker,
     second: Broker,

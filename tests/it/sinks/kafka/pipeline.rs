@@ -85,7 +85,7 @@ async fn messages_arrive_once_on_time_and_complete_as_kafkas_consumer_counts() {
     }
 }
 
-/// What Kafka's own console consumer says in the end, once nothing more has come for a while.
+/// The last line of Kafka's own console consumer, which ends when no record has come for 5 s.
 async fn count_by_console_consumer(broker: &str, topic: &str) -> String {
     let mut command = Command::from(kafka::tool("org.apache.kafka.tools.consumer.ConsoleConsumer"));
     command.args(["--bootstrap-server", broker, "--topic", topic, "--from-beginning", "--timeout-ms", "5000"]);

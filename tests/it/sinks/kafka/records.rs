@@ -1,4 +1,4 @@
-//! What a consumer gets.
+//! Records as a consumer gets them.
 
 use punctual::sink::{Delivery, Outcome};
 

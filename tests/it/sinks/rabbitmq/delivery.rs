@@ -1,4 +1,4 @@
-//! What arrives, and where.
+//! Content and destination of delivered messages.
 
 use lapin::types::{AMQPValue, LongString};
 use punctual::{

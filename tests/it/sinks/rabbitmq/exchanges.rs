@@ -53,8 +53,8 @@ async fn an_exchange_deleted_under_load_loses_nothing() {
     }
     assert!(batches > 3);
     server.declare("deleted", "k").await;
-    // What was still on its way to the closed channel may make the broker close the connection too, under the next batch. Batches
-    // fail until the next connection.
+    // Messages that were on their way to the closed channel can make the broker close the connection too, under the
+    // next batch. Batches fail until the next connection.
     let started = Instant::now();
     while !waiting.is_empty() {
         assert!(started.elapsed() < Duration::from_secs(10), "{} are still unconfirmed", waiting.len());

@@ -32,7 +32,7 @@ fn message(id: &str, key: &str) -> Delivery {
     delivery
 }
 
-/// `count` messages with this routing key, whose ids begin with `prefix`.
+/// `count` messages with this routing key and with ids that begin with `prefix`.
 fn messages(prefix: &str, count: usize, key: &str) -> Vec<Delivery> {
     (0..count).map(|n| message(&format!("{prefix}{n}"), key)).collect()
 }

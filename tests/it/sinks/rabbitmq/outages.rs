@@ -15,10 +15,11 @@ use crate::support::{
     rabbitmq, send, send_one,
 };
 
-/// Longest time until a sink delivers again, once it could.
+/// Maximum time until a sink delivers again, once it can.
 const RECOVERY: Duration = Duration::from_secs(30);
 
-/// The same after a silence, on a connection that gets no notice of it: it is probed, and cut when it does not answer.
+/// Maximum time until a sink delivers again after a silence of its connection, which gets no notice of the end. The
+/// connection is probed, and cut when it does not answer.
 const SILENCE_RECOVERY: Duration = Duration::from_secs(12);
 
 /// Sends again and again, as the scheduler's probes do, until nothing is left.

@@ -24,9 +24,9 @@ use crate::support::{
     reports, send,
 };
 
-/// Of a connection on which something was sent to a closed channel.
+/// Error of a connection on which something was sent to a closed channel.
 pub const CHANNEL_ERROR: &str = "CHANNEL_ERROR - expected 'channel.open'";
-/// Of a batch whose connection is lost in that way.
+/// Maximum number of tries of a batch that loses its connection in that way.
 const MAX_TRIES: usize = 5;
 
 /// How often each id arrived.
@@ -41,7 +41,7 @@ fn most_copies(got: &[Got]) -> usize {
     copies(got).into_values().max().unwrap_or_default()
 }
 
-/// As this user, whose password is its name.
+/// The settings with this user, which has its name as password.
 fn as_user(name: &str, config: RabbitMqSinkSettings) -> RabbitMqSinkSettings {
     let mut config = config;
     config.username = Some(name.into());
@@ -123,7 +123,7 @@ async fn a_queue_that_confirms_nothing_delays_no_other_and_closes_no_connection(
             }
             assert_eq!(late, vec![(Some("two-queues/hung".to_owned()), Some("unavailable")); 4]);
         };
-        // Others do not wait for a channel meanwhile.
+        // Other batches do not wait for a channel in that time.
         let beside = join_all((0..8).map(|n| async move {
             let batch = messages(&format!("beside-{round}-{n}-"), 10, "good");
             timeout(Duration::from_secs(1), send(sink, batch)).await.expect("at once")

@@ -28,7 +28,7 @@ const SILENCE: Duration = Duration::from_secs(3);
 /// How often a message arrived, and how late the first copy, in ms.
 type Arrivals = BTreeMap<String, (usize, u64)>;
 
-/// The route `r` to an exchange, as this user, whose password is its name.
+/// The route `r` to an exchange, as this user, which has its name as password.
 async fn pipeline(redis: &RedisServer, broker: &RabbitMq, user: &str, exchange: Value) -> Punctual {
     let mut sink = json!({
         "type": "rabbitmq", "url": format!("amqp://127.0.0.1:{}/%2f", broker.port()), "username": user, "password": user,
@@ -87,7 +87,7 @@ fn most_copies(arrivals: &Arrivals) -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn while_one_queue_confirms_nothing_the_other_is_served_once_and_in_time() {
     const RATE: u64 = 100;
-    /// One in so many goes to the queue that hangs.
+    /// One message in this number goes to the queue that hangs.
     const HUNG_EVERY: u64 = 50;
     // Some times as long as a confirm is waited for.
     let (length, max_wait) = rounds((8, "2s"), (30, "10s"));
@@ -127,7 +127,7 @@ async fn while_one_queue_confirms_nothing_the_other_is_served_once_and_in_time()
 async fn a_forbidden_routing_key_makes_its_own_messages_dead_and_no_others() {
     const RATE: u64 = 100;
     const SECONDS: u64 = 5;
-    /// One in so many is forbidden.
+    /// One message in this number is forbidden.
     const BAD_EVERY: u64 = 100;
     let _alone = alone().await;
     let broker = RabbitMq::shared().await;

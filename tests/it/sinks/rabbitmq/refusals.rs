@@ -1,4 +1,4 @@
-//! What a broker refuses: a single message, or all of them.
+//! Messages that a broker refuses: a single one, or all of them.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::support::{
     send, send_one,
 };
 
-/// Longest time until a closed connection is made anew, on a busy machine.
+/// Maximum time until a closed connection is made anew, on a busy machine.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// `RabbitMq::small` closes the channel over it.

@@ -1,4 +1,4 @@
-//! What the sink's user may do.
+//! Rights of the sink's user.
 
 use crate::support::{RabbitMq, command::Workplace};
 
