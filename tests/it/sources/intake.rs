@@ -1,4 +1,4 @@
-//! What sources hand over, to the queue on a real Redis: read again, out of step, or with something else in the way.
+//! Entries that sources hand to the queue, on a real Redis: read again, out of order, or blocked by other messages.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -86,7 +86,7 @@ impl Bench {
         self.store.settle(&partition(), &all(leases, end)).await.expect("settled");
     }
 
-    /// Of an id that is live.
+    /// State of an id that is live.
     async fn state(&self, text: &str) -> Option<State> {
         match self.queue.get(ROUTE, &id(text)).await.expect("an answer") {
             Some(Found::Live { snapshot, .. }) => Some(snapshot.state),

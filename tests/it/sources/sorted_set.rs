@@ -38,7 +38,7 @@ impl World {
         Self::start_with(redis, source, &[]).await
     }
 
-    /// The same, with environment variables of punctual.
+    /// A source on the set `delayed`, with environment variables of punctual.
     async fn start_with(redis: &[&str], source: Value, environment: &[(&str, &str)]) -> Self {
         let redis = RedisServer::start_with(redis).await;
         let receiver = Receiver::start();
@@ -56,7 +56,7 @@ impl World {
         redis::cmd("ZCARD").arg("delayed").query_async(&mut self.raw).await.expect("a sorted set")
     }
 
-    /// What clients send to Redis meanwhile; not what scripts call.
+    /// Commands that clients send to Redis in this period, without the commands of scripts.
     pub async fn commands(&self, period: Duration) -> Vec<String> {
         let monitor = redis::Client::open(self.redis.url()).unwrap().get_async_monitor().await.unwrap();
         let (mut lines, end) = (monitor.into_on_message::<String>(), Instant::now() + period);

@@ -1,4 +1,4 @@
-//! Whatever dies meanwhile, every record gets into Redis, and none twice.
+//! Every record gets into Redis, and none twice, while brokers, Redis or instances fail.
 
 use std::time::Duration;
 

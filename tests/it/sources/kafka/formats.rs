@@ -1,4 +1,4 @@
-//! What is no plain text, and what cannot be understood.
+//! Records that are not plain text, and records that cannot be understood.
 
 use redis::AsyncCommands;
 use serde_json::{Value, json};
@@ -49,7 +49,7 @@ async fn keys_and_headers_of_any_bytes_leave_unchanged_and_broken_ones_are_kept(
     assert_eq!(status(&punctual).await["state"], "running");
 
     let records = kafka::consume(&broker, &target).await;
-    // Of the 14th of November 2023, which is more than 1000 days ago.
+    // The record of 14 November 2023 is skipped: that is more than 1000 days ago.
     assert_eq!(records.len(), 1, "{records:?}");
     assert_eq!(
         (records[0].key.as_deref(), records[0].payload.as_deref()),

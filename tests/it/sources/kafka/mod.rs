@@ -122,7 +122,7 @@ async fn stats(punctual: &Punctual, route: &str) -> Value {
     answer(http::client().get(punctual.url(&format!("/v1/routes/{route}")))).await.json
 }
 
-/// What GET /v1/sources says of the only one.
+/// The only source in the reply of GET /v1/sources.
 async fn status(punctual: &Punctual) -> Value {
     answer(http::client().get(punctual.url("/v1/sources"))).await.json["sources"][0].clone()
 }

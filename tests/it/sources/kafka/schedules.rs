@@ -16,7 +16,7 @@ use crate::support::{
 /// Seconds.
 const HOUR: i64 = 3600;
 
-/// Due so many seconds from now.
+/// A schedule that is due after this number of seconds.
 fn schedule(key: &str, value: &str, seconds: i64) -> Sent {
     let epoch = i64::try_from(wall_clock() / 1000).expect("below 2^63") + seconds;
     let headers =

@@ -1,4 +1,4 @@
-//! What was taken and is not in Redis yet.
+//! Messages that were taken and are not in Redis yet.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

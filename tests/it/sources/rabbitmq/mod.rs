@@ -31,7 +31,7 @@ use crate::support::{
     receiver::wall_clock,
 };
 
-/// Longest wait for anything, on a busy machine.
+/// Maximum wait for any event, on a busy machine.
 const MAX_WAIT: Duration = Duration::from_mins(1);
 
 /// A Python with the client, which `tests/run.sh` installs. `None`, and said so, where it is missing.

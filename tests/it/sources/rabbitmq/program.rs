@@ -21,7 +21,7 @@ use crate::support::{
     rabbitmq::{Got, durable},
 };
 
-/// Longest that a message is seen after its due time while other tests keep the machine busy.
+/// Maximum lateness of a message while other tests keep the machine busy.
 const LATEST_MS: u64 = 5000;
 
 fn table(entries: &[(&str, AMQPValue)]) -> AMQPValue {

@@ -1,4 +1,4 @@
-//! What cannot be understood or kept.
+//! Messages that cannot be understood or kept.
 
 use std::path::Path;
 

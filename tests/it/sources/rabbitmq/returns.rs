@@ -1,5 +1,5 @@
-//! What a broker takes back, and counts: RabbitMQ 4 drops a message of a quorum queue at its 21st return, unless the
-//! queue has another `x-delivery-limit`.
+//! Returns of messages to a broker, which counts them: RabbitMQ 4 drops a message of a quorum queue at its 21st return,
+//! unless the queue has another `x-delivery-limit`.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ impl How {
     }
 }
 
-/// Of what needs memory Redis refuses all, or nothing.
+/// Makes Redis refuse all commands that need memory, or none.
 pub async fn set_full(redis: &RedisServer, full: bool) {
     let mut command = redis::cmd("CONFIG");
     command.arg("SET").arg("maxmemory").arg(u8::from(full));
@@ -52,7 +52,7 @@ async fn until_failing(punctual: &Punctual) {
     until(punctual, "/v1/sources", |sources| sources["sources"][0]["state"] == "failing").await;
 }
 
-/// Waits until so many messages are ready in a queue.
+/// Waits until this number of messages is ready in a queue.
 pub async fn until_depth(server: &RabbitMq, queue: &str, depth: usize) {
     let deadline = Instant::now() + MAX_WAIT;
     while server.depth(queue).await != Some(depth.try_into().unwrap()) {
@@ -171,7 +171,7 @@ async fn with_the_recommended_limit_no_number_of_stops_drops_a_message() {
     ends_with_messages_held("held-stopped", How::Stopped, (ends, vec![("x-delivery-limit", NO_LIMIT)])).await;
 }
 
-/// Of 4.3 on `basic.nack` counts nothing; before 4.0 there is no default limit.
+/// RabbitMQ from 4.3 on counts nothing on `basic.nack`. Before 4.0 it has no default limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clean_stop_returns_what_is_held_and_the_broker_counts_nothing() {
     let version = RabbitMq::shared().await.version().await;
