@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Scene, lines};
 use crate::{program::eventually, support::receiver::Behaviour};
 
-/// Of an endpoint that refuses everything: 1,500 rejected and 500 expired ones.
+/// Dead letters of an endpoint that refuses everything: 1,500 rejected and 500 expired ones.
 async fn night() -> Scene {
     let scene = Scene::start().await;
     scene.receiver.behave(Behaviour::Echo(422));
@@ -98,7 +98,7 @@ async fn an_export_is_imported_once_however_often() {
     scene.receiver.behave(Behaviour::Status(200));
     let before = scene.receiver.count();
     scene.done(&["resume", "web"]).await;
-    // Those that had expired have no time of expiry any more.
+    // Messages that had expired no longer have a time of expiry.
     let requests = scene.receiver.wait_for(before + 2000, Duration::from_mins(1)).await;
     for request in &requests[before..] {
         assert_eq!(String::from_utf8_lossy(&request.body), request.id(), "the payload is its own");

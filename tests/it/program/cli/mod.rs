@@ -80,7 +80,7 @@ impl Scene {
         serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))
     }
 
-    /// Messages that expire while the route is paused, and are claimed then.
+    /// Imports messages that expire while the route is paused. They are claimed after the pause.
     pub async fn expired(&self, route: &str, ids: &[impl AsRef<str>]) {
         /// Longer than the import.
         const PAUSE: Duration = Duration::from_secs(1);

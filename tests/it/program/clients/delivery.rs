@@ -1,4 +1,4 @@
-//! What is scheduled arrives as it was: whole, once, not early.
+//! Messages arrive as they were scheduled: whole, once, not early.
 
 use futures::future::join_all;
 use serde_json::Value;

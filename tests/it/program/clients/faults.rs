@@ -11,7 +11,7 @@ use super::{
     producer::{Call, Producer, WAYS, Way},
 };
 
-/// What the API asks for when Redis is down.
+/// `Retry-After` of the API when Redis is down.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// A call of each producer over HTTP and in Redis, with its id.

@@ -15,10 +15,10 @@ use super::eventually;
 use crate::support::{RedisServer, answer, http, punctual::Punctual, receiver::Receiver};
 
 const TOKEN: &str = "token-of-the-shop";
-/// Longest wait for a delivery, from when it is looked for.
+/// Maximum wait for a delivery, from the beginning of the wait.
 const ARRIVAL: Duration = Duration::from_secs(30);
 
-/// What the producers call.
+/// The servers that the producers call.
 struct Place {
     redis: RedisServer,
     punctual: Punctual,
@@ -85,7 +85,7 @@ impl Place {
         Arrived { id, payload, headers: element["headers"].clone(), due: element["due"].as_u64().expect("a time") }
     }
 
-    /// The ids of so many deliveries, sorted.
+    /// The ids of the next `count` deliveries, sorted.
     async fn arrived_ids(&self, count: usize) -> Vec<String> {
         let mut ids = Vec::new();
         for _ in 0..count {

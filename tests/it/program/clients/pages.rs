@@ -1,4 +1,4 @@
-//! What the pages say of the producers.
+//! Pages about the producers: their commands, code and versions.
 
 use std::{fs, path::Path};
 

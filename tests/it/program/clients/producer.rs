@@ -18,7 +18,7 @@ use tokio::{
 use super::Place;
 use crate::documents::page::{Page, ROOT};
 
-/// Longest run of a call, and of a build without a cache.
+/// Maximum run time of a call, and of a build without a cache.
 const LIMIT: Duration = Duration::from_mins(2);
 /// A line of a producer that repeats the call.
 const REPEATS: &str = "; next attempt in ";
@@ -68,7 +68,7 @@ pub struct Ended {
 }
 
 impl Producer {
-    /// Those whose language is installed; with `CI=true` all of them must be.
+    /// Producers with an installed language; with `CI=true` all of them must be installed.
     pub async fn all() -> &'static [Self] {
         static PRODUCERS: OnceCell<Vec<Producer>> = OnceCell::const_new();
         PRODUCERS
@@ -188,7 +188,7 @@ pub fn readme(language: &str) -> [String; 2] {
 fn copied(language: &str, needs: &Path) -> PathBuf {
     let checkout = Path::new(ROOT).join("target/clients/checkouts").join(language);
     let directory = checkout.join("examples/clients").join(language);
-    // Of an earlier run.
+    // Removes the copy of an earlier run.
     let _ = fs::remove_dir_all(&checkout);
     fs::create_dir_all(&directory).expect("a directory");
     symlink(Path::new(ROOT).join("lua"), checkout.join("lua")).expect("a link");
