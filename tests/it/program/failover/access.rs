@@ -22,7 +22,7 @@ const MAX_WAIT: Duration = Duration::from_secs(20);
 /// Success means that the replica has it, so that a fail-over loses nothing.
 const DURABLE: &str = "durability: { replicas: 1 }";
 
-/// What the page about Redis grants.
+/// Rights that the page about Redis grants.
 fn rights() -> Vec<&'static str> {
     [documented().0, documented_with("redis.sentinel"), documented_with("redis.durability")].concat()
 }

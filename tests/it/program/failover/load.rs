@@ -22,7 +22,7 @@ use crate::{
 
 /// Messages in one call.
 const BATCH: usize = 40;
-/// One call in so long: 2,000 messages a second.
+/// Time between two calls: 2,000 messages a second.
 const INTERVAL: Duration = Duration::from_millis(20);
 /// Calls that may wait for their answers: those of an outage do not hold up the next ones.
 const POSTERS: u32 = 8;
@@ -56,14 +56,14 @@ pub const WARM_UP: usize = 2000;
 pub const BACK_WITHIN: u64 = 5000;
 /// Bytes of a message.
 pub const SMALL: usize = 10;
-/// The same, where the buffers of the network must not hold what is written during `LAG`.
+/// Bytes of a message where the buffers of the network must not hold what is written during `LAG`.
 pub const LARGE: usize = 4096;
 /// How long a replica receives nothing.
 pub const LAG: Duration = Duration::from_secs(4);
-/// Of the route, which is the default.
+/// `max_in_flight` of the route, by default.
 const MAX_IN_FLIGHT: usize = 1000;
 
-/// What a 2xx means.
+/// The meaning of a 2xx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replies {
     /// That all replicas have it.
@@ -78,7 +78,7 @@ impl Replies {
         scale::rounds(vec![Self::Durable], [[Self::Durable; 3], [Self::OfMaster; 3]].concat())
     }
 
-    /// What is set for it below `redis`, behind another setting. `replicas`: of a master.
+    /// Setting for it below `redis`, behind another setting. `replicas`: of a master.
     pub fn setting(self, replicas: usize) -> String {
         match self {
             Self::Durable => format!(", durability: {{ replicas: {replicas} }}"),
@@ -87,7 +87,7 @@ impl Replies {
     }
 }
 
-/// What became of a load.
+/// The result of a load.
 #[derive(Debug)]
 pub struct Account {
     pub accepted: usize,
@@ -100,7 +100,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// What holds after each fault.
+    /// Checks what holds after each fault.
     pub fn check(&self, replies: Replies) {
         assert!(self.accepted >= WARM_UP, "{self:?}");
         assert_eq!(self.early, 0, "{self:?}");
@@ -109,7 +109,7 @@ impl Account {
         }
     }
 
-    /// What was in flight when the master was lost may come twice: its settlements may be lost with it.
+    /// Messages in flight when the master was lost can come twice: their settlements can be lost with it.
     pub fn few_duplicates(&self) {
         assert!(self.duplicates <= MAX_IN_FLIGHT, "{self:?}");
     }

@@ -28,14 +28,14 @@ async fn only_scheduling_is_refused_while_a_replica_is_missing() {
         let answer = client.call(method, &format!("/v1/routes/web/{path}"), body).await;
         assert!(answer.status == 503 && answer.text.contains("0 of 1 replicas"), "{method}: {answer:?}");
     }
-    // What was answered with 503 was done, as long as this master lasts.
+    // The calls with the answer 503 were done, as long as this master lasts.
     receiver.wait_for(2, MAX_WAIT).await;
     assert_eq!(client.drained("web", MAX_WAIT).await["dead"], 0);
     let mut ids: Vec<String> = receiver.requests().iter().map(|request| request.id().to_owned()).collect();
     ids.sort_unstable();
     assert_eq!(ids, ["before", "refused"]);
 
-    // Ready all the same: it delivers, and so does one that starts now.
+    // It is ready nevertheless: it delivers, and so does an instance that starts now.
     assert_eq!(client.readiness().await.status, 200);
     let metrics = client.metrics().await;
     assert_eq!(metrics.sum("punctual_ready", &[]), 1);
@@ -43,7 +43,8 @@ async fn only_scheduling_is_refused_while_a_replica_is_missing() {
     let started = Punctual::start(&setting).await;
     assert!(started.log().contains("0 replicas of 1: what is scheduled is answered with 503"), "{}", started.log());
 
-    // A master that refuses writes without it stops deliveries, too. Redis 6.2 lets scripts write all the same.
+    // A master that refuses writes without its replica stops deliveries, too. Redis 6.2 lets scripts write
+    // nevertheless.
     let needs_replicas = async |count: u64| {
         let mut command = redis::cmd("CONFIG");
         command.arg("SET").arg("min-replicas-to-write").arg(count);

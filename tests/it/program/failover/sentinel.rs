@@ -1,4 +1,4 @@
-//! What sentinels may answer, and how punctual finds the master all the same.
+//! Answers of sentinels. Punctual finds the master in spite of wrong and missing ones.
 
 use std::time::Duration;
 

@@ -117,8 +117,8 @@ async fn a_fail_over_under_load_costs_little() {
         if scale::full() {
             switch.rejoined().await;
         }
-        // The old master goes on for up to a second, until the sentinels see that the replica was promoted. What it settles
-        // meanwhile is still on the new one.
+        // The old master goes on for up to a second, until the sentinels see that the replica was promoted. Messages
+        // that it settles in that time are still on the new one.
         let account = switch.finish("asked for", replies, recovered).await;
         println!("asked for: the replica had {unsettled} unsettled messages when it was promoted");
         assert!(account.duplicates <= unsettled, "{account:?}");
@@ -143,7 +143,7 @@ async fn a_replica_that_lagged_and_was_promoted_has_all_that_it_confirmed() {
         }
         let account = switch.finish("lagging", replies, recovered).await;
         match replies {
-            // What was in flight while it lagged.
+            // Duplicates are messages that were in flight while the replica lagged.
             Replies::Durable => account.few_duplicates(),
             Replies::OfMaster => assert!(account.lost > 0, "{account:?}"),
         }

@@ -1,4 +1,4 @@
-//! What an operator and other programs do, on a cluster.
+//! Calls of an operator and of other programs, on a cluster.
 
 use std::time::Duration;
 

@@ -17,7 +17,7 @@ use crate::{
 const MAX_WAIT: Duration = Duration::from_secs(30);
 /// Milliseconds: longer than it takes to end a primary and an instance.
 const DUE_IN: u64 = 4000;
-/// Of the log.
+/// A part of a log line.
 const IN_PART: &str = "is delivered meanwhile";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -68,7 +68,7 @@ async fn a_replica_of_a_cluster_that_lagged_and_was_promoted_has_all_that_it_con
         }
         let account = run.finish("lagging", &[delivered]).await;
         match replies {
-            // What was in flight while it lagged.
+            // Duplicates are messages that were in flight while the replica lagged.
             Replies::Durable => account.few_duplicates(),
             // It did lag.
             Replies::OfMaster => assert!(account.lost > 0, "{account:?}"),

@@ -1,4 +1,4 @@
-//! What an idle instance asks of each primary.
+//! Commands of an idle instance on each primary.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -23,8 +23,8 @@ fn max_sleep() -> Duration {
     seconds(5, 90)
 }
 
-/// How long it is watched, and how many commands a primary with so many partitions may get in this time: in the plain run a
-/// poll of each, and two others, in the long run one in two seconds.
+/// Time of the watch, and maximum number of commands that a primary with this number of partitions gets in it: in the
+/// plain run a poll of each, and two others, in the long run one in two seconds.
 fn bound(partitions: usize) -> (Duration, usize) {
     rounds((max_sleep(), partitions + 2), (Duration::from_secs(100), 50))
 }
@@ -50,7 +50,7 @@ async fn an_idle_instance_hardly_polls_any_primary() {
             of_primaries.entry(partition.primary).or_default().push(partition);
         }
     }
-    // What the start set off is over.
+    // The work of the start is done after a second.
     sleep(Duration::from_secs(1)).await;
     let redis = &redis;
     let seen = of_primaries.iter().map(|(place, partitions)| async move {

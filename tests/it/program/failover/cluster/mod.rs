@@ -1,4 +1,4 @@
-//! A route whose partitions are on all primaries of a cluster, while these fail, change their roles, come and go.
+//! A route with partitions on all primaries of a cluster, while these fail, change their roles, come and go.
 //!
 //! The plain run has each fault once. With `tests/run.sh --full` each happens three times, also without durable replies, and the
 //! old primary comes back each time.
@@ -25,7 +25,7 @@ use crate::{
 };
 
 const MAX_WAIT: Duration = Duration::from_secs(30);
-/// Of each route.
+/// Number of partitions of each route.
 const PARTITIONS: u32 = 6;
 /// The place of the primary with most partitions of the route, which fails, and of its replica.
 const OLD: usize = 0;
@@ -81,7 +81,7 @@ struct Run {
     receiver: Receiver,
     punctual: Punctual,
     load: Load,
-    /// Those whose primary is at `OLD`.
+    /// Partitions with their primary at `OLD`.
     affected: Vec<Partition>,
     replies: Replies,
 }

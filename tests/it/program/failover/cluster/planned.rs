@@ -50,7 +50,8 @@ async fn a_forced_fail_over_repeats_only_what_the_replica_had_not_settled() {
         run.rejoined().await;
         let account = run.finish("forced", &[delivered]).await;
         println!("cluster: forced: the replica had {unsettled} unsettled messages when it was promoted");
-        // The old primary goes on until another node tells it. What it settles meanwhile is still on the new one.
+        // The old primary goes on until another node informs it. Messages that it settles in that time are still on the
+        // new one.
         assert!(account.duplicates <= unsettled, "{account:?}");
     }
 }
