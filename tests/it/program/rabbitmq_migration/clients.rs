@@ -14,7 +14,7 @@ use super::{Migrated, client};
 use crate::support::rabbitmq::durable;
 
 const COUNT: usize = 1000;
-/// What punctual adds to the headers.
+/// Headers that punctual adds.
 const ADDED: [&str; 4] = ["punctual-id", "punctual-route", "punctual-attempt", "punctual-due"];
 
 struct Producer {
@@ -24,7 +24,7 @@ struct Producer {
     command: Command,
 }
 
-/// Those whose language is installed, by `tests/run.sh`; missing ones are named.
+/// Producers with a language that `tests/run.sh` has installed. Missing ones are named.
 fn producers(port: u16, amqp_1_0: bool) -> Vec<Producer> {
     let port = port.to_string();
     let (python, java, node) = (
@@ -99,7 +99,7 @@ async fn a_thousand_messages_of_each_unchanged_producer_arrive_once_never_early_
     let control = migrated.consume("control", COUNT * producers.len()).await;
     let control: HashMap<String, Delivery> = control.into_iter().map(|(_, it)| (id(&it), it)).collect();
     assert_eq!(control.len(), COUNT * producers.len());
-    // What orders.all gets of the first producer, too, is in orders.paid.
+    // Messages of the first producer are in both orders.all and orders.paid.
     let mut seen = HashMap::new();
     for queue in ["orders.paid", "events.eu", "mails.out", "orders.all"] {
         let of_queue = |it: &&Producer| it.queue == queue || (queue == "orders.all" && it.exchange == "orders");
@@ -131,7 +131,7 @@ fn compare(delivery: &Delivery, copy: &Delivery, arrived: u64) {
     }
     let mut wanted = headers(copy);
     if id.starts_with("one-") {
-        // It makes the two of a pair one after the other.
+        // The producer makes the two messages of a pair in sequence, so their times differ.
         got.remove("sent");
         wanted.remove("sent");
     }

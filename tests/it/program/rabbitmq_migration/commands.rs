@@ -83,7 +83,7 @@ async fn check_finds_what_differs_on_a_running_broker_and_rollback_removes_what_
             "{ended:?}"
         );
     }
-    // What does not see rights says so.
+    // A check that does not see rights reports it.
     let mut users: serde_json::Value = serde_json::from_str(OLD).unwrap();
     users["users"].as_array_mut().unwrap().retain(|user| user["name"] == "guest");
     users["users"][0]["name"] = "watcher".into();
@@ -135,7 +135,7 @@ async fn check_finds_what_differs_on_a_running_broker_and_rollback_removes_what_
     let ended = migrated.migrate(&["--check", "old.json"]).await;
     assert_eq!((ended.code, ended.out.matches("is still the plugin's").count()), (Some(1), 5), "{ended:?}");
 
-    // The plugin is not here, so that an empty export stands for the old one.
+    // The plugin is not here. An empty export replaces the export of the old broker.
     let empty = migrated.path("empty.json");
     fs::write(&empty, "{}").unwrap();
     migrated.publish("orders", "paid", lapin::BasicProperties::default()).await;

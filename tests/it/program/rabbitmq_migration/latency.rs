@@ -1,4 +1,4 @@
-//! What need not wait does not wait.
+//! Messages without a delay do not wait.
 
 use std::time::Duration;
 

@@ -32,7 +32,7 @@ use crate::support::{
     receiver::wall_clock,
 };
 
-/// Longest wait for anything, on a busy machine.
+/// Maximum wait for any event, on a busy machine.
 const MAX_WAIT: Duration = Duration::from_mins(1);
 /// The old broker: five delayed exchanges in two virtual hosts, as RabbitMQ 3.10 with the plugin exports them.
 const OLD: &str = include_str!("old.json");
@@ -46,7 +46,7 @@ struct Migrated {
 }
 
 impl Migrated {
-    /// For the tests that leave it as it is, one after the other.
+    /// The broker of the tests that leave it as it is. They use it in sequence.
     async fn shared() -> MutexGuard<'static, Self> {
         static MIGRATED: OnceCell<Mutex<Migrated>> = OnceCell::const_new();
         MIGRATED.get_or_init(|| async { Mutex::new(Self::start().await) }).await.lock().await

@@ -19,8 +19,8 @@ fn message(id: &str, headers: FieldTable) -> BasicProperties {
     BasicProperties::default().with_message_id(id.into()).with_headers(headers)
 }
 
-/// What reaches each queue: direct, topic, fanout and headers, through the alternate exchange of an argument and of a
-/// policy, and from an exchange that is bound to a delayed one.
+/// Messages reach the queues behind direct, topic, fanout and headers exchanges, also through the alternate exchange of
+/// an argument and of a policy, and from an exchange that is bound to a delayed one.
 #[tokio::test(flavor = "multi_thread")]
 async fn delayed_messages_reach_the_queues_they_reached_before_and_never_early() {
     let migrated = Migrated::shared().await;
