@@ -1,4 +1,4 @@
-//! What the log says of those who call the API.
+//! Log lines about clients of the API.
 
 use std::time::Duration;
 

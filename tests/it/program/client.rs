@@ -31,7 +31,7 @@ impl Client {
         answer(if body.is_empty() { request } else { request.body(body.to_owned()) }).await
     }
 
-    /// What `/readyz` answers once no earlier answer counts: each counts for a second.
+    /// The reply of `/readyz` once earlier replies no longer count: each counts for a second.
     pub async fn readiness(&self) -> Answer {
         sleep(Duration::from_millis(1100)).await;
         self.call("GET", "/readyz", "").await

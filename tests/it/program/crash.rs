@@ -39,7 +39,7 @@ async fn leased(redis: &RedisServer) -> BTreeMap<String, u64> {
     rows.into_iter().map(|(id, score)| (id, score as u64)).collect()
 }
 
-/// What is counted of failed attempts and expired leases, as it is stored.
+/// Counts of failed attempts and expired leases, as they are stored.
 async fn attempts(redis: &RedisServer) -> BTreeMap<String, String> {
     redis.connection().await.hgetall("{punctual:web:0/1}:attempts").await.unwrap()
 }

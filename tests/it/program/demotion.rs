@@ -28,7 +28,7 @@ const BACK_WITHIN: Duration = Duration::from_secs(5);
 const STILL_OLD: Duration = Duration::from_secs(3);
 /// The API, the scheduler and the wake-ups have one each.
 const CONNECTIONS: usize = 3;
-/// Those of the keeper, whose text may change once, and one or two of others that notice it too.
+/// Log lines of the keeper, with a text that can change once, and one or two of other parts that notice it too.
 const MOST_COMPLAINTS: usize = 4;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -103,7 +103,8 @@ async fn a_master_that_was_demoted_is_left_for_the_one_behind_the_same_address()
     println!("demotion: {complaints} lines of level warn or error");
     assert!(complaints <= MOST_COMPLAINTS, "{log}");
 
-    // After the move no connection is made any more. A late answer of the old master may cost each connection one reconnect.
+    // After the move no further connection is made. A late answer of the old master may cost each connection one
+    // reconnect.
     let before = proxy.accepted();
     let mut accepted = before;
     loop {

@@ -1,4 +1,4 @@
-//! What a message costs Redis: script calls for its whole life, from the API to its acknowledgement.
+//! The cost of a message in Redis: script calls for its whole life, from the API to its acknowledgement.
 
 use std::{
     sync::{

@@ -39,7 +39,7 @@ fn process(pid: u32) -> Pid {
     Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
 }
 
-/// A directory whose server is ended with it, also when a test fails.
+/// A directory. Its server is stopped on drop, also when a test fails.
 struct Home(TempDir);
 
 impl Home {
@@ -165,7 +165,7 @@ async fn the_directory_of_another_user_and_a_planted_link_are_refused() {
         assert!(!target.exists(), "{name}");
         std::fs::remove_dir_all(&data_dir).unwrap();
     }
-    // Another user's: one that is made so, where the tests may; else that of the root.
+    // The directory of another user: a new one where the tests have the right to make it, otherwise `/`.
     let external = if rustix::process::geteuid().is_root() {
         std::fs::create_dir(&data_dir).unwrap();
         chown(&data_dir, Some(65_534), None).unwrap();

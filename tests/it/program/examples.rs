@@ -1,4 +1,4 @@
-//! What the examples start.
+//! Servers that the examples start.
 
 use std::{collections::BTreeSet, fs, process::Stdio, time::Duration};
 

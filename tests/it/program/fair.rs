@@ -16,7 +16,7 @@ use crate::support::{
     receiver::{Behaviour, Receiver, wall_clock},
 };
 
-/// What the endpoint takes for each message.
+/// Time that the endpoint takes for each message.
 const REPLY: Duration = Duration::from_millis(200);
 /// The endpoint has 160 replies a second for them.
 const CONNECTIONS: u64 = 32;
@@ -24,7 +24,7 @@ const CONNECTIONS: u64 = 32;
 const BACKLOG: u64 = 2000;
 /// All of it, twice.
 const MOST_UNSENT: f64 = 4000.0;
-/// Due one after the other meanwhile.
+/// Messages that are due in sequence, one in `EVERY` ms, while the backlog is sent.
 const FEW: u64 = 30;
 const EVERY: u64 = 100;
 /// The time of one reply, and that of a busy machine.
@@ -79,7 +79,7 @@ async fn judge(client: &Client, arrivals: &Arrivals, (many, few): (&str, &str)) 
     let worst = late.iter().max().expect("some");
     println!("{FEW} messages beside {others} of a backlog: late by {worst} ms at most");
     assert!(*worst <= LATE, "late by {late:?} ms");
-    // All connections are busy meanwhile.
+    // All connections are busy in that time.
     let possible = (FEW * EVERY + 1000) / 200 * CONNECTIONS;
     assert!(others >= possible / 2, "{others} of {possible}");
 }
@@ -103,7 +103,7 @@ async fn the_backlog_of_a_route_delays_another_by_one_reply() {
     let _alone = alone().await;
     let redis = RedisServer::start().await;
     let (endpoint, arrivals) = slow_endpoint();
-    // What waits for a second was not sent.
+    // A message that has waited for a second is returned unsent.
     let punctual = Punctual::start(&configuration(&redis, &endpoint, "", "2s")).await;
     let client = Client::of(&punctual);
     judge(&client, &arrivals, ("backlog", "other")).await;

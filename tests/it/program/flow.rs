@@ -21,7 +21,7 @@ use crate::support::{
 /// Messages of one request; one request each `TICK` makes 1,000 messages a second.
 const ARRAY: usize = 50;
 const TICK: Duration = Duration::from_millis(50);
-/// Every so many ticks the messages are posted one by one.
+/// Messages are posted one by one once in this number of ticks.
 const SINGLES_EVERY: usize = 10;
 /// How far ahead they are due, in ms.
 const AHEAD: u64 = 1000;
@@ -143,7 +143,7 @@ impl World {
     }
 }
 
-/// What comes into the list, with the time in epoch milliseconds.
+/// Takes the elements of the list, with the times in epoch milliseconds at which they came.
 async fn take(mut connection: redis::aio::MultiplexedConnection, count: usize) -> Vec<(Vec<u8>, u64)> {
     connection.set_response_timeout(MAX_WAIT * 2);
     let mut taken = Vec::new();

@@ -17,7 +17,7 @@ const MOST_CPU_TICKS: u64 = 5;
 /// A debug build on a busy machine keeps this; the printed number is the one that counts.
 const MOST_LATE: u64 = 200;
 
-/// `max_sleep`, after which each route polls, in seconds: so long an idle instance is watched.
+/// `max_sleep`, after which each route polls, in seconds. An idle instance is watched for this time.
 fn max_sleep() -> u64 {
     rounds(10, 30)
 }
@@ -51,7 +51,7 @@ async fn an_idle_instance_hardly_polls_uses_no_cpu_and_wakes_in_time() {
     let client = Client::of(&punctual);
     client.schedule("route-3", r#"{"id":"in-an-hour","delay":"1h","payload":""}"#).await;
     client.drained("route-4", Duration::from_secs(1)).await;
-    // What the calls above set off is over.
+    // The work that the calls above caused is done after a second.
     tokio::time::sleep(Duration::from_secs(1)).await;
 
     let cpu_before = cpu_ticks(&punctual);
@@ -94,14 +94,14 @@ async fn a_message_leaves_in_time_and_once_beside_a_second_instance() {
     assert_eq!(receiver.count(), 2, "once each");
 }
 
-/// What clients send to a server in this time, as MONITOR shows it.
+/// Commands that clients send to a server in this time, as MONITOR shows them.
 pub async fn commands(redis: &RedisServer, time: Duration) -> Vec<String> {
     let monitor = redis::Client::open(redis.url()).unwrap().get_async_monitor().await.unwrap();
     let mut seen = monitor.into_on_message::<String>();
     let end = Instant::now() + time;
     let mut commands = Vec::new();
     while let Ok(Some(line)) = timeout_at(end, seen.next()).await {
-        // What a script calls is marked with `lua` in place of the client's address.
+        // MONITOR marks commands of scripts with `lua` in place of the client's address.
         if !line.contains(" lua]") {
             commands.push(line);
         }

@@ -1,4 +1,4 @@
-//! What becomes of a message, seen from outside: every way through its life.
+//! The states of a message, seen from outside: every way through its life.
 
 use std::time::Duration;
 

@@ -36,7 +36,7 @@ async fn due_members_of_a_sorted_set_stay_there_while_their_route_is_full() {
         add.arg(1000 + n).arg(format!("member-{n}"));
     }
     let () = add.query_async(&mut raw).await.unwrap();
-    // It polls several times meanwhile.
+    // The source polls several times in this time.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let waiting: usize = redis::cmd("ZCARD").arg("delayed").query_async(&mut raw).await.unwrap();
     assert_eq!((waiting, receiver.count()), (MEMBERS, 0));

@@ -24,7 +24,7 @@ use crate::support::{
 };
 
 const SOON: Duration = Duration::from_secs(10);
-/// What an orchestrator waits for a probe, by default.
+/// Default timeout of an orchestrator for a probe.
 const PROBE: Duration = Duration::from_secs(1);
 /// A stop without work, and the second for the last lines.
 const STOP: Duration = Duration::from_secs(3);

@@ -1,4 +1,4 @@
-/// What `/metrics` said.
+/// Samples of `/metrics`.
 pub struct MetricsPage {
     samples: Vec<Sample>,
 }
@@ -29,7 +29,8 @@ impl MetricsPage {
         whole
     }
 
-    /// Of a histogram, within its bucket as Prometheus' `histogram_quantile` has it. In the histogram's unit.
+    /// The 99th percentile of a histogram, within its bucket as Prometheus' `histogram_quantile` has it. In the
+    /// histogram's unit.
     pub fn p99(&self, name: &str, label: &str) -> f64 {
         let mut buckets: Vec<(f64, f64)> = self
             .matching(&format!("{name}_bucket"), &[label])

@@ -28,7 +28,7 @@ struct Night {
     scheduled: usize,
 }
 
-/// What shows a change.
+/// A change, and conditions that hold once it is shown.
 struct Change<'a> {
     name: &'a str,
     line: &'a dyn Fn(&str) -> bool,
@@ -126,7 +126,7 @@ fn is_down_with(overview: &Value, error: &str) -> bool {
     sink["breaker"] != "closed" && dated && sink["last_error"].as_str().is_some_and(|text| text.contains(error))
 }
 
-/// The row of the table whose name is this.
+/// The row of the table with this name.
 fn row<'a>(status: &'a Ended, name: &str) -> Vec<&'a str> {
     let mut rows = status.out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     rows.find(|cells| cells.first() == Some(&name)).unwrap_or_else(|| panic!("no row of {name}: {status:?}"))
@@ -146,7 +146,7 @@ fn is_good(status: &Ended) -> bool {
     status.code == Some(0) && status.error.is_empty() && row(status, "hook")[2] == "up"
 }
 
-/// Of `web`, for this reason alone, with a sample of this error.
+/// Whether `web` has dead letters for this reason alone, with a sample of this error.
 fn has_dead(status: &Ended, reason: &str, error: &str) -> bool {
     let line = status.out.lines().find_map(|line| line.strip_prefix("web: "));
     row(status, "web")[7].parse::<u64>().is_ok_and(|dead| {

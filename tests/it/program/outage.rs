@@ -24,7 +24,7 @@ const CALM: Duration = Duration::from_secs(3);
 /// Messages of each route in each `TICK`.
 const ARRAY: usize = 10;
 const TICK: Duration = Duration::from_millis(100);
-/// What the endpoint takes for a message after it came back: a round of the slow start.
+/// Time of a message at the endpoint after it came back: a round of the slow start.
 const ROUND_MS: u64 = 100;
 /// How much later the other route's messages may be during the outage on a busy machine, in ms; the printed numbers
 /// are the ones that count.
@@ -92,7 +92,7 @@ async fn an_endpoint_that_is_down_costs_no_message_no_attempt_no_other_route() {
     ids.sort_unstable();
     ids.dedup();
     assert_eq!(ids.len(), posted, "all delivered");
-    // What was under way when the endpoint closed its connections may have been taken.
+    // The endpoint may have taken messages that were under way when it closed its connections.
     println!("outage: {} duplicates", requests.len() - posted);
     assert_eq!(healthy.count(), posted);
 

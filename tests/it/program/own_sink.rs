@@ -7,7 +7,7 @@ use tokio::process::Command;
 use super::eventually;
 use crate::support::{RedisServer, http, port::Port};
 
-/// Longest wait for a step.
+/// Maximum wait for a step.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Builds the example like the test: `cargo test --test it` builds no examples, and an old one may be there.

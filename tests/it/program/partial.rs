@@ -14,7 +14,7 @@ use tokio::io::AsyncWriteExt;
 use super::{alone, client::Client};
 use crate::support::{RawServer, RedisServer, punctual::Punctual, read_request, receiver::wall_clock, scale::rounds};
 
-/// Due from then on, in ms, so that all are scheduled by then.
+/// Time from the first call to the first due time, in ms: long enough to schedule all messages.
 const AHEAD: u64 = 3000;
 /// Messages of one call, the most that the API takes.
 const ARRAY: u64 = 1000;

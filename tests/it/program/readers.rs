@@ -17,7 +17,7 @@ const TOO_MANY: usize = 80;
 /// Messages of the largest payload that make one page of the listing.
 const PAGE: usize = 7;
 const MIB: usize = 1 << 20;
-/// Most that readers may add to the memory of the process, in MiB: 64 for parts of listings, and what is in transit.
+/// Maximum memory that readers add to the process, in MiB: 64 for parts of listings, and the bytes in transit.
 const READERS_MEMORY_MIB: usize = 160;
 
 /// Nothing is due while a test runs.
@@ -41,7 +41,7 @@ async fn fill(punctual: &Punctual, byte: u8) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn listings_of_large_pages_leave_posts_and_probes_alone() {
     let _alone = alone().await;
-    // Of 7 MiB each: eighty, too, are many times what parts of listings may take, 64 MiB.
+    // Listings of 7 MiB each: eighty, too, are many times the limit for parts of listings, 64 MiB.
     let greedy = rounds(80, 250);
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     let punctual = punctual(&redis, &receiver).await;
@@ -107,7 +107,7 @@ async fn slow_readers_of_control_characters_take_bounded_memory() {
             let head = b"GET /v1/routes/full/messages?limit=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n";
             stream.write_all(head).await.expect("written");
             let mut status = [0; 12];
-            // A process under load may answer late; it holds what it read all the same.
+            // A process under load can answer late. Nevertheless it holds the messages that it read.
             let _ = timeout(Duration::from_secs(20), stream.read_exact(&mut status)).await;
             (stream, status == *b"HTTP/1.1 200")
         });

@@ -194,7 +194,7 @@ async fn while_redis_is_stopped_calls_are_answered_and_nothing_comes_twice() {
     const STILL: Duration = Duration::from_secs(4);
     let _alone = alone().await;
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
-    // Commands are given up meanwhile, although Redis carries them out later.
+    // Commands time out while Redis is stopped, although Redis executes them later.
     let configuration = configuration(&redis.url(), &receiver).replace("redis: {", "redis: { timeout: 1s,");
     let punctual = Punctual::start(&configuration).await;
     let client = Client::of(&punctual);

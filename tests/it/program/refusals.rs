@@ -1,4 +1,4 @@
-//! What `serve` refuses: with which exit code and text, and with nothing changed.
+//! Refusals of `serve`: with which exit code and text, and with nothing changed.
 
 use std::{collections::BTreeMap, path::Path};
 

@@ -1,4 +1,4 @@
-//! Redis users that may not do everything: what starts, works and warns all the same.
+//! Redis users without all rights: punctual starts, works and warns.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn configuration(redis: &RedisServer, receiver: &Receiver) -> String {
     )
 }
 
-/// A running instance whose user has these rights, and which has delivered a message.
+/// A running instance that has delivered a message. Its Redis user has these rights.
 async fn delivering(rights: &[&str]) -> (RedisServer, Punctual) {
     delivering_on(RedisServer::start().await, rights).await
 }
@@ -32,20 +32,20 @@ async fn delivering_on(redis: RedisServer, rights: &[&str]) -> (RedisServer, Pun
     (redis, punctual)
 }
 
-/// The user `limited`, whose password is `secret`.
+/// Makes the user `limited` with the password `secret` and these rights.
 pub async fn limit(redis: &RedisServer, rights: &[&str]) {
     let user = [&["SETUSER", "limited", "on", ">secret"], rights].concat();
     redis::cmd("ACL").arg(&user).exec_async(&mut redis.connection().await).await.expect("a user");
 }
 
-/// What it adds for this setting.
+/// Rights that the page about Redis adds for this setting.
 pub fn documented_with(setting: &str) -> Vec<&'static str> {
     let (_, rest) = PAGE.split_once(&format!("With `{setting}`: `")).expect("its rights");
     rest.split('`').next().expect("their end").split_whitespace().collect()
 }
 
-/// What the page about Redis grants on this server in any case, and what it adds for lists, sources and replicas, but
-/// not for clusters.
+/// Rights that the page about Redis grants on this server in any case, and those that it adds for lists, sources and
+/// replicas, but not for clusters.
 pub fn documented() -> (Vec<&'static str>, Vec<&'static str>) {
     let (_, rest) = PAGE.split_once("ACL SETUSER punctual on >PASSWORD ").expect("a rule");
     let (rule, rest) = rest.split_once("```").expect("its end");
@@ -85,7 +85,7 @@ async fn without_rights_to_dangerous_commands_the_unchecked_settings_are_logged(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_hello_too_a_replica_is_found_out_by_a_write() {
-    // Redis itself lets every user call HELLO; who stands in front of it may not know it.
+    // Redis itself lets every user call HELLO; a proxy in front of it may not know the command.
     let redis = RedisServer::start_with(&["--rename-command", "HELLO", ""]).await;
     let (redis, punctual) = delivering_on(redis, &["~*", "&*", "+@all", "-@dangerous"]).await;
     let warnings = warnings(&punctual);

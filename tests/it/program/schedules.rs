@@ -96,7 +96,7 @@ async fn four_instances_send_each_occurrence_once_and_miss_none_when_one_is_kill
             break;
         }
     }
-    // What a killed instance had is sent again, under the same id, when its lease has ended.
+    // Messages that a killed instance had are sent again, under the same ids, when their leases have ended.
     let now = wall_clock();
     let all = eventually("all schedules are up to date", MAX_WAIT, async || {
         let all = times(&receiver.requests());
@@ -244,7 +244,7 @@ async fn an_operator_sets_runs_pauses_and_deletes_a_schedule() {
         assert_eq!(one.expect("listed")["deliver_at"], message["deliver_at"], "{listed}");
     }
     assert_eq!(client.call("GET", path, "").await.json["next"], shown["next"]);
-    // It is no message of a user.
+    // Clients cannot change the message of a schedule.
     for (method, rest) in [("DELETE", ""), ("PATCH", ""), ("POST", "/deliver")] {
         let body = if method == "PATCH" { r#"{"delay":"1s"}"# } else { "" };
         let refused = client.call(method, &format!("/v1/routes/hooks/messages/theirs@{rest}"), body).await;
@@ -291,7 +291,7 @@ async fn an_operator_sets_runs_pauses_and_deletes_a_schedule() {
     assert_eq!(client.stats("hooks").await["pending"], 1);
 }
 
-/// A rule that was set while an occurrence of another rule was retried begins then.
+/// A rule that was set during retries of an occurrence of another rule begins at the time of the change.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rule_that_is_set_during_a_retry_has_no_occurrences_before() {
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
@@ -468,8 +468,8 @@ async fn a_file_owns_its_schedules_over_restarts_older_files_and_an_emptied_redi
     old.restart().await;
     // It sets `c`, and does not set the others.
     are(&new, &[("a", "1h"), ("b", "2h"), ("c", "1h")]).await;
-    // What the older file has alone is deleted when the newer one is applied again: in its interval, when a route is
-    // registered again, or at a start. The older one does not set it again.
+    // Schedules that only the older file has are deleted when the newer file is applied again: in its interval, when a
+    // route is registered again, or at a start. The older one does not set them again.
     let apply = async |punctual: &Punctual, message: &str| {
         let mut connection = redis.connection().await;
         let keys: Vec<String> =

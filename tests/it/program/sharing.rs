@@ -49,7 +49,7 @@ async fn instances_share_a_route_with_partitions_and_nothing_comes_twice() {
     assert_eq!(shares.iter().sum::<u64>(), MESSAGES);
 }
 
-/// A light load: one every so many ms.
+/// Milliseconds between two messages of a light load.
 const LIGHT_GAP: usize = 50;
 /// Messages for one instance alone.
 const CALM: usize = 60;
@@ -105,7 +105,7 @@ async fn eight_instances_cost_little_and_a_death_delays_by_a_second_at_most() {
     }
     let busiest = (0..8).max_by_key(|n| delivered[*n]).expect("eight");
     instances[busiest].kill().await;
-    // What it had in flight comes back with its lease.
+    // Its messages in flight come back when their leases end.
     let held: Vec<String> =
         redis.connection().await.zrange("{punctual:web:0/1}:unack", 0, -1).await.expect("it answers");
     receiver.wait_for(CALM + 2 * light_count, Duration::from_mins(1)).await;

@@ -51,7 +51,7 @@ impl Run {
         let () = self.redis.connection().await.hset_multiple("{punctual:slow:0/1}:attempts", &counts).await.unwrap();
     }
 
-    /// `ORDINARY` messages whose ids begin with `prefix`, one every `GAP` ms from two seconds on.
+    /// `ORDINARY` messages with ids that begin with `prefix`, one every `GAP` ms from two seconds on.
     async fn ordinary(&self, route: &str, prefix: &str) {
         let message = |n: usize| format!(r#"{{"id":"{prefix}{n}","delay":{},"payload":"x"}}"#, 2000 + GAP * n as u64);
         let messages: Vec<String> = (0..ORDINARY).map(message).collect();
@@ -68,7 +68,7 @@ fn lateness(requests: &[Request], prefix: &str) -> Vec<u64> {
 async fn a_suspect_on_a_hanging_endpoint_delays_no_other_route() {
     let _alone = alone().await;
     let run = Run::start().await;
-    // What this machine needs without a suspect.
+    // The lateness on this machine without a suspect.
     run.ordinary("fast", "calm").await;
     run.fast.wait_for(ORDINARY, Duration::from_mins(1)).await;
     run.slow.behave(Behaviour::Hang);
@@ -89,7 +89,7 @@ async fn many_suspects_delay_ordinary_messages_of_their_route_by_less_than_1_s()
     let run = Run::start().await;
     run.slow.behave(Behaviour::Delay(Duration::from_millis(20)));
     let begun = Instant::now();
-    // One after the other, 20 ms each: also the few of the plain run last as long as the ordinary ones.
+    // Suspects are sent in sequence, 20 ms each: also the few of the plain run last as long as the ordinary messages.
     let count = rounds(150, 1000);
     run.suspects(count).await;
     run.ordinary("slow", "ordinary").await;

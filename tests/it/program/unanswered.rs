@@ -1,4 +1,4 @@
-//! Redis gives no answer for a while: what was claimed and settled meanwhile.
+//! Redis gives no answer for a while: claims and settlements of that time.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,4 +1,4 @@
-//! What a dashboard and its alerts see.
+//! Metrics that a dashboard and its alerts see.
 
 use std::time::Duration;
 
