@@ -6,8 +6,29 @@ use std::{
 };
 
 /// Folders and files with comments or pages.
-const PLACES: [&str; 8] =
-    ["src", "migrate", "lua", "docs", "README.md", "CONTRIBUTING.md", "SECURITY.md", "ARCHITECTURE.md"];
+const PLACES: [&str; 21] = [
+    "src",
+    "migrate",
+    "lua",
+    "benches",
+    "examples",
+    "tests/it/api",
+    "tests/it/console",
+    "tests/it/deploy",
+    "tests/it/documents",
+    "tests/it/program",
+    "tests/it/sinks",
+    "tests/it/sources",
+    "tests/it/support",
+    "tests/it/layers.rs",
+    "tests/it/main.rs",
+    "tests/it/words.rs",
+    "docs",
+    "README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "ARCHITECTURE.md",
+];
 
 /// A row of the table in CONTRIBUTING.md: the pattern, its replacement, an example of the pattern, and whether the
 /// pattern begins at a word.
@@ -187,7 +208,8 @@ fn files(place: &Path) -> Vec<PathBuf> {
     }
     let entries = fs::read_dir(place).expect("a directory");
     let entries = entries.map(|entry| entry.expect("an entry").path());
-    entries.filter(|path| !path.ends_with("target")).flat_map(|path| files(&path)).collect()
+    let entries = entries.filter(|path| !path.ends_with("target") && !path.ends_with("node_modules"));
+    entries.flat_map(|path| files(&path)).collect()
 }
 
 #[test]
