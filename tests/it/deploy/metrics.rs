@@ -19,7 +19,6 @@ use crate::{
 
 const MAX_WAIT: Duration = Duration::from_secs(20);
 
-/// Metrics of Prometheus itself.
 const OF_PROMETHEUS: [&str; 2] = ["ALERTS", "up"];
 /// Labels that Prometheus adds to every series.
 const ADDED: [&str; 3] = ["instance", "job", "namespace"];

@@ -1,4 +1,3 @@
-/// Samples of `/metrics`.
 pub struct MetricsPage {
     samples: Vec<Sample>,
 }

@@ -76,7 +76,7 @@ async fn status_shows_why_messages_are_dead() {
     assert_eq!(route("a").get("dead_summary"), None, "only the routes with the most");
     assert_eq!(route("d")["dead_summary"], scene.json(&["dead", "summary", "d"]).await);
 
-    // The status lacks only the numbers that the API refuses.
+    // The status lacks only the parts that the API refuses.
     let mut connection = scene.redis.connection().await;
     let keys: Vec<String> = redis::cmd("KEYS").arg("*:d:*errors").query_async(&mut connection).await.expect("keys");
     for key in &keys {

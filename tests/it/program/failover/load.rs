@@ -78,7 +78,7 @@ impl Replies {
         scale::rounds(vec![Self::Durable], [[Self::Durable; 3], [Self::OfMaster; 3]].concat())
     }
 
-    /// Setting for it below `redis`, behind another setting. `replicas`: of a master.
+    /// The setting of these replies below `redis`, behind another setting. `replicas`: of a master.
     pub fn setting(self, replicas: usize) -> String {
         match self {
             Self::Durable => format!(", durability: {{ replicas: {replicas} }}"),

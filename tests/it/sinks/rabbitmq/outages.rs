@@ -18,8 +18,8 @@ use crate::support::{
 /// Maximum time until a sink delivers again, once it can.
 const RECOVERY: Duration = Duration::from_secs(30);
 
-/// Maximum time until a sink delivers again after a silence of its connection, which gets no notice of the end. The
-/// connection is probed, and cut when it does not answer.
+/// Maximum time until a sink delivers again after a silence. Its connection gets no notice that the silence has ended:
+/// it is probed, and cut when it does not answer.
 const SILENCE_RECOVERY: Duration = Duration::from_secs(12);
 
 /// Sends again and again, as the scheduler's probes do, until nothing is left.
