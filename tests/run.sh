@@ -254,11 +254,13 @@ tests() { # ARGUMENTS OF cargo test
 # What PUNCTUAL_TEST_FULL changes is in tests/it/support/scale.rs; the ignored tests are those that only measure.
 if [ "${1:-}" = --full ]; then
     shift
+    step chart deploy/helm/check.sh
     [[ " $* " == *" -- "* ]] || set -- "$@" --
     export PUNCTUAL_TEST_FULL=1
     step "test --full" tests "$@" --include-ignored
 else
     step test tests "$@"
 fi
+[ -x target/helm/helm ] || skip chart "helm is not installed; deploy/helm/check.sh does that"
 step doc env RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps
 finish

@@ -108,7 +108,7 @@ async fn a_command_that_reads_standard_input_says_so_on_a_terminal() {
         terminal.shows(waits).await;
         terminal.types(&format!("{input}\u{4}")).await;
         terminal.shows(shows).await;
-        terminal.code().await;
+        assert_eq!(terminal.code().await, Some(0), "{arguments}");
     }
 }
 

@@ -40,7 +40,7 @@ async fn keys_and_headers_of_any_bytes_leave_unchanged_and_broken_ones_are_kept(
         "sources": { "in": source },
     });
     let punctual = Punctual::start(&configuration.to_string()).await;
-    until("two are delivered and three are dead", async || {
+    until("one is delivered and three are dead", async || {
         let stats = stats(&punctual, "r").await;
         stats["dead"] == 3 && stats["pending"] == 0 && !kafka::consume(&broker, &target).await.is_empty()
     })

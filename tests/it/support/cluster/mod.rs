@@ -19,8 +19,8 @@ const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// Three primaries, each with a replica. All are killed on drop.
 ///
-/// A node has a place: a primary of the beginning at 0 to 2, its replica three behind it, and an added primary and its replica
-/// at 6 and 7.
+/// A node has a place: a primary of the beginning at 0 to 2, its replica three behind it, and an added primary and its
+/// replica at 6 and 7.
 pub struct ClusterRedis {
     nodes: Vec<Node>,
     /// Address of all servers, without the port.
