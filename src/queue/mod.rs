@@ -19,6 +19,7 @@ mod redirect;
 mod registry;
 mod scatter;
 mod schedules;
+mod stats;
 
 pub use ended::{EndedPage, EndedQuery};
 pub use groups::{GroupAction, GroupWork};

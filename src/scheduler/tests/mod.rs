@@ -9,6 +9,7 @@ mod recurring;
 mod room;
 mod settling;
 mod simulated;
+mod simulated_routes;
 mod simulation;
 mod sink;
 mod store;

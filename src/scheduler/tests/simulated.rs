@@ -1,7 +1,7 @@
 //! The Redis store over an in-process model of Redis: the real scripts on the paused clock.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -30,13 +30,6 @@ const EPOCH: u64 = 1_700_000_000_000_000;
 /// The timeout of a command: below the lease.
 const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Ids that a fail-over changed: their accepted messages are lost, or their deliveries are forgotten.
-#[derive(Default)]
-pub struct FailedOver {
-    pub lost: BTreeSet<String>,
-    pub again: BTreeSet<String>,
-}
-
 /// A server, and the links of several processes to it.
 pub struct SimulatedRedis {
     server: Arc<Server>,
@@ -45,7 +38,8 @@ pub struct SimulatedRedis {
     faults: Mutex<LinkFaults>,
     /// The latest time that the server's clock has shown.
     latest: AtomicU64,
-    pub failed_over: Mutex<FailedOver>,
+    /// Ids of accepted messages that a fail-over lost.
+    pub lost: Mutex<BTreeSet<String>>,
 }
 
 /// The parts of one process: a store, and a subscription to wake-ups.
@@ -80,7 +74,7 @@ impl SimulatedRedis {
             links: Mutex::default(),
             faults: Mutex::default(),
             latest: AtomicU64::new(0),
-            failed_over: Mutex::default(),
+            lost: Mutex::default(),
         });
         redis.process(seed).store.register().await.expect("the routes are registered");
         redis.server.keep_journal();
@@ -120,12 +114,11 @@ impl SimulatedRedis {
     /// A replica that misses the last `count` writes becomes the master.
     pub fn fail_over(&self, count: usize) {
         self.links.lock().iter().for_each(|links| links.end_all());
-        let before = self.live();
+        let (live_before, listed_before) = (self.live(), self.listed());
         self.server.fail_over(count);
-        let after = self.live();
-        let mut failed_over = self.failed_over.lock();
-        failed_over.lost.extend(before.difference(&after).cloned());
-        failed_over.again.extend(after.difference(&before).cloned());
+        let (live, listed) = (self.live(), self.listed());
+        let before = live_before.union(&listed_before);
+        self.lost.lock().extend(before.filter(|id| !live.contains(*id) && !listed.contains(*id)).cloned());
     }
 
     pub fn counts(&self) -> Counts {
@@ -142,6 +135,11 @@ impl SimulatedRedis {
         })
     }
 
+    /// The values of all lists.
+    fn listed(&self) -> BTreeSet<String> {
+        self.routes.iter().flat_map(|route| self.list(&route.name).into_keys()).collect()
+    }
+
     /// Numbers of (pending, unack, dead).
     pub fn count(&self, partition: &Partition) -> (usize, usize, usize) {
         let len =
@@ -152,6 +150,26 @@ impl SimulatedRedis {
 
     pub fn dead(&self, partition: &Partition) -> Vec<String> {
         self.server.keys(|keys| set(keys, &key(partition, ":dead")).iter().map(|(id, _)| text(id)).collect())
+    }
+
+    /// How often each value is in a list.
+    pub fn list(&self, name: &str) -> BTreeMap<String, u32> {
+        let values = self
+            .server
+            .keys(|keys| keys.read::<VecDeque<Vec<u8>>>(name.as_bytes()).expect("a list").cloned().unwrap_or_default());
+        let mut times = BTreeMap::new();
+        values.iter().for_each(|value| *times.entry(text(value)).or_default() += 1);
+        times
+    }
+
+    /// Checks that nothing is left of flows without live messages.
+    pub fn check_ended_flows(&self, partition: &Partition) {
+        self.server.keys(|keys| {
+            for name in [":waiting", ":flights", ":gates"] {
+                let left: Vec<_> = set(keys, &key(partition, name)).iter().map(|(member, _)| text(member)).collect();
+                assert!(left.is_empty(), "{name} of {partition}: {left:?}");
+            }
+        });
     }
 
     /// Checks that each live id of a partition is in one set and has a body, and that the values of other keys are about live

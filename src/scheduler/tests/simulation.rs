@@ -14,43 +14,13 @@ use tokio::time::Instant;
 
 use super::{
     simulated::{Process, SimulatedRedis, signals},
-    sink::{Act, SinkEnd},
+    simulated_routes::{CALM, Plan, SimulatedRoute, pick, random_faults, random_settings},
     *,
 };
 use crate::{
-    message::{HistoryLimits, MessageId, NewMessage, OnConflict, Remember, RouteLimits},
-    store::redis::RouteSettings,
+    message::{MessageId, NewMessage, OnConflict},
     time::Due,
 };
-
-/// After this time there are no faults.
-const CALM: Duration = Duration::from_secs(20);
-
-/// The faults of a run.
-#[expect(clippy::struct_excessive_bools, reason = "each may be there beside the others")]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Plan {
-    sinks_fail: bool,
-    sinks_down: bool,
-    /// One part of each sink fails.
-    parts_fail: bool,
-    /// Links end, calls and replies are lost, Redis is down.
-    store_fails: bool,
-    /// A command of a script fails.
-    scripts_fail: bool,
-    /// Another server becomes the master and misses the last writes.
-    fail_overs: bool,
-    /// The clock of Redis is stepped.
-    clock_steps: bool,
-    kills: bool,
-}
-
-impl Plan {
-    /// Whether an attempt can be repeated although its message was taken.
-    fn repeats(self) -> bool {
-        self.sinks_fail || self.parts_fail || self.kills || self.clock_steps || self.fail_overs || self.scripts_fail
-    }
-}
 
 struct World {
     plan: Plan,
@@ -58,9 +28,8 @@ struct World {
     producer: Process,
     producing: Vec<JoinHandle<()>>,
     rng: StdRng,
-    sinks: Vec<Arc<FakeSink>>,
+    routes: Vec<SimulatedRoute>,
     breakers: usize,
-    partitions: u16,
     policy: Policy,
     instances: usize,
     scheduled: BTreeSet<String>,
@@ -132,32 +101,34 @@ fn simulate(seeds: Range<u64>, plan: Plan) {
         Some(seed) => seed..seed + 1,
         None => 0..seeds.end * asked("PUNCTUAL_SIMULATION").unwrap_or(1),
     };
+    let (begun, mut commands) = (std::time::Instant::now(), 0);
     for seed in seeds {
         let _seed = Seed(seed);
         let recorder = recorder();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         // Created in the runtime, so that its times are those of the paused clock.
         let world = async { Box::pin(World::new(seed, plan).await.run(&recorder)).await };
-        metrics::with_local_recorder(&recorder, || runtime.block_on(world));
+        commands += metrics::with_local_recorder(&recorder, || runtime.block_on(world));
     }
+    println!("{commands} commands of Redis in {:?}", begun.elapsed());
 }
 
 impl World {
     async fn new(seed: u64, plan: Plan) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let (routes, partitions) = (rng.random_range(1..=3), rng.random_range(1..=2));
-        let settings = (0..routes).map(|n| random_route(n, partitions, &mut rng)).collect();
-        let redis = SimulatedRedis::new(rng.random(), settings).await;
-        let sinks = (0..routes).map(|_| random_sink(&redis, plan, &mut rng)).collect();
+        let settings: Vec<_> = (0..routes).map(|n| random_settings(n, partitions, &mut rng)).collect();
+        let redis = SimulatedRedis::new(rng.random(), settings.clone()).await;
+        let routes: Vec<_> =
+            settings.into_iter().map(|settings| SimulatedRoute::new(settings, &redis, plan, &mut rng)).collect();
         let policy = Policy { max_in_flight: *pick(&mut rng, &[1, 3, 10, 100]), ..policy() };
         Self {
             plan,
             producer: redis.process(rng.random()),
             producing: Vec::new(),
             redis,
-            sinks,
-            breakers: rng.random_range(1..=routes),
-            partitions,
+            breakers: rng.random_range(1..=routes.len()),
+            routes,
             policy,
             instances: rng.random_range(1..=2),
             scheduled: BTreeSet::new(),
@@ -166,7 +137,8 @@ impl World {
         }
     }
 
-    async fn run(mut self, recorder: &PrometheusRecorder) {
+    /// Returns the number of commands, with those of scripts.
+    async fn run(mut self, recorder: &PrometheusRecorder) -> u64 {
         let begun = Instant::now();
         let mut instances: Vec<_> = (0..self.instances).map(|_| self.start()).collect();
         for step in 0..40u32 {
@@ -201,6 +173,7 @@ impl World {
         for (_process, instance) in instances {
             instance.stop().await;
         }
+        self.redis.counts().commands
     }
 
     /// Sets the faults of the next half second.
@@ -227,47 +200,44 @@ impl World {
     fn start(&mut self) -> (Process, Instance) {
         let process = self.redis.process(self.rng.random());
         let breakers: Vec<_> = (0..self.breakers).map(|n| Breaker::new(&format!("s{n}"))).collect();
-        let routes = self.sinks.iter().enumerate().map(|(n, sink)| {
-            let target = to_sink(sink, &breakers[n % breakers.len()]);
-            RouteSetup {
-                route: route(n),
-                partitions: signals(&process, Partition::all(&route(n), self.partitions)),
-                policy: self.policy,
-                window: None,
-                has_flows: false,
-                keeps_history: n % 2 == 0,
-                target,
-                spans: Spans::default(),
-                instance: "test:1".into(),
-            }
+        let routes = self.routes.iter().enumerate().map(|(n, route)| RouteSetup {
+            route: route.name(),
+            partitions: signals(&process, route.partitions()),
+            policy: self.policy,
+            window: None,
+            has_flows: route.settings.flow.is_some(),
+            keeps_history: route.settings.history.is_some(),
+            target: route.target(&breakers[n % breakers.len()]),
+            spans: Spans::default(),
+            instance: "test:1".into(),
         });
         let store: Arc<dyn Store> = process.store.clone();
         let instance = Instance::start_over(&store, self.rng.random(), routes.collect());
         (process, instance)
     }
 
-    fn everywhere(&self) -> impl Iterator<Item = Partition> + use<> {
-        let partitions = self.partitions;
-        (0..self.sinks.len()).flat_map(move |n| Partition::all(&route(n), partitions))
+    fn everywhere(&self) -> impl Iterator<Item = Partition> {
+        self.routes.iter().flat_map(SimulatedRoute::partitions)
     }
 
     /// Schedules messages. A call without an answer is repeated until it has one.
     fn schedule_some(&mut self) {
         for _ in 0..self.rng.random_range(0..8) {
-            let n = self.rng.random_range(0..self.sinks.len());
-            let index = self.rng.random_range(0..self.partitions);
-            let id = format!("{}-{n}-{index}", self.scheduled.len());
+            let n = self.rng.random_range(0..self.routes.len());
+            let route = &self.routes[n];
+            let partitions: Vec<_> = route.partitions().collect();
+            let partition = pick(&mut self.rng, &partitions).clone();
+            let id = format!("{}-{n}-{}", self.scheduled.len(), partition.index);
             let message = NewMessage {
                 id: MessageId::parse(&id).expect("an id"),
                 due: Due::After(self.rng.random_range(0..3000)),
                 payload: id.clone().into(),
-                metadata: Metadata::default(),
+                metadata: Metadata { flow: route.random_flow(&mut self.rng), ..Metadata::default() },
                 on_conflict: OnConflict::Keep,
                 debounce: None,
                 record: None,
             };
             self.scheduled.insert(id);
-            let partition = Partition { route: route(n), index, count: self.partitions };
             let (store, repeated) = (self.producer.store.clone(), self.repeated.clone());
             self.producing.push(tokio::spawn(async move {
                 while store.schedule(&partition, std::slice::from_ref(&message)).await.is_err() {
@@ -285,28 +255,23 @@ impl World {
             self.redis.check(&partition);
             died.extend(self.redis.dead(&partition));
         }
-        let failed_over = self.redis.failed_over.lock();
-        for sink in &self.sinks {
-            assert_eq!(sink.early(), 0);
-            assert!(sink.most_inside() <= self.policy.max_in_flight * self.instances, "in flight");
-            assert!(sink.seen().iter().all(|seen| seen.attempt <= self.policy.retry.max_attempts), "attempts");
-            let mut taken = sink.taken();
+        for route in &self.routes {
+            let mut taken = route.check(&self.redis, plan, &self.policy, self.policy.max_in_flight * self.instances);
             ended.extend(taken.keys().cloned());
             taken.retain(|_, times| *times > 1);
             // Each other repeated delivery has a cause that is not known here, such as a lost lease.
-            for (id, times) in taken.into_iter().filter(|_| !plan.repeats()) {
+            for (id, times) in taken.into_iter().filter(|_| !route.repeats(plan)) {
                 let repeated = self.repeated.lock().get(&id).copied().unwrap_or(0);
                 assert!(
                     u64::from(times) <= 1 + repeated,
                     "{id} was delivered {times} times, accepted {repeated} times again"
                 );
             }
-            let burnt = sink.seen().iter().any(|seen| seen.attempt > 1);
-            assert!(!burnt || plan.sinks_fail || plan.parts_fail, "an attempt was burnt");
         }
         ended.extend(died.iter().cloned());
         let missing: BTreeSet<_> = self.scheduled.difference(&ended).cloned().collect();
-        assert!(missing.is_subset(&failed_over.lost), "lost: {missing:?}, by fail-overs {:?}", failed_over.lost);
+        let lost = self.redis.lost.lock();
+        assert!(missing.is_subset(&lost), "lost: {missing:?}, by fail-overs {lost:?}");
         assert!(ended.is_subset(&self.scheduled), "nothing else ends");
         assert!(died.is_empty() || plan.sinks_fail || plan.parts_fail, "dead: {died:?}");
         if !plan.store_fails && !plan.scripts_fail && !plan.fail_overs && !plan.clock_steps {
@@ -320,7 +285,7 @@ impl World {
             assert_eq!(counted(recorder, "punctual_stale_settlements_total", ""), 0);
         }
         if plan == Plan::default() || plan == (Plan { kills: true, ..Plan::default() }) {
-            let late = self.sinks.iter().map(|sink| sink.most_late()).max().unwrap();
+            let late = self.routes.iter().filter_map(SimulatedRoute::most_late).max().unwrap_or(0);
             let limit = if self.policy.max_in_flight < 100 { 5000 } else { 12 };
             assert!(late <= limit, "{late} ms late");
         }
@@ -331,91 +296,8 @@ impl World {
         sleep(LEASE + SECOND).await;
         let before = self.redis.counts().scripts;
         sleep(2 * MINUTE).await;
-        let sleepers = u64::from(self.partitions) * (self.sinks.len() * self.instances) as u64;
+        let sleepers = (self.everywhere().count() * self.instances) as u64;
         let calls = self.redis.counts().scripts - before;
         assert!(calls <= sleepers * 5, "{calls} calls of {sleepers} idle sleepers");
     }
-}
-
-/// A route with its partitions; each second one has a history, and some remember.
-fn random_route(n: usize, partitions: u16, rng: &mut StdRng) -> RouteSettings {
-    RouteSettings {
-        name: route(n),
-        partitions,
-        max_payload: 1 << 20,
-        remember: rng.random_bool(0.5).then_some(Remember { period: MINUTE, max: 5 }),
-        limits: RouteLimits::default(),
-        flow: None,
-        forwards: false,
-        history: n.is_multiple_of(2).then_some(HistoryLimits { period: MINUTE, max: 50 }),
-    }
-}
-
-fn route(n: usize) -> Arc<str> {
-    format!("r{n}").into()
-}
-
-fn pick<'a, T>(rng: &mut StdRng, from: &'a [T]) -> &'a T {
-    &from[rng.random_range(0..from.len())]
-}
-
-/// The faults of links in the next half second.
-fn random_faults(rng: &mut StdRng) -> LinkFaults {
-    let share = |rng: &mut StdRng| if rng.random_bool(0.5) { 0.0 } else { rng.random_range(0.0..0.3) };
-    LinkFaults {
-        before: share(rng),
-        after: share(rng),
-        silence: share(rng) / 10.0,
-        latency: rng.random_range(0..30) * MILLI,
-        down: rng.random_bool(0.1),
-        ..LinkFaults::default()
-    }
-}
-
-fn random_sink(redis: &Arc<SimulatedRedis>, plan: Plan, rng: &mut StdRng) -> Arc<FakeSink> {
-    let begun = Instant::now();
-    let trouble = if plan.sinks_fail { rng.random_range(0.0..0.9) } else { 0.0 };
-    let outage = rng.random_range(0..CALM.as_millis());
-    let outage = outage..outage + rng.random_range(0..10_000);
-    // Sinks share breakers, so each sink has one to three domains of its own.
-    let (own, parts) = (rng.random::<u32>(), rng.random_range(1..=3));
-    let domain = move |delivery: &Delivery| Some(format!("{own}/{}", part(delivery, parts)).into());
-    let broken = rng.random_range(0..parts);
-    let how = rng.random_range(0..4);
-    let rng = std::sync::Mutex::new(StdRng::seed_from_u64(rng.random()));
-    FakeSink::with_domains(redis, domain, move |delivery| {
-        let mut rng = rng.lock().unwrap();
-        let quick = rng.random_range(0..50) * MILLI;
-        if plan.parts_fail && begun.elapsed() < CALM && part(delivery, parts) == broken {
-            return match how {
-                0 => Act { delay: quick, ..Act::report(unavailable()) },
-                1 => Act { delay: 1999 * MILLI, takes: true, ..Act::report(unavailable()) },
-                2 => Act { delay: quick, ..Act::report(throttled()) },
-                _ => Act { delay: quick, ..Act::report(failed()) },
-            };
-        }
-        if plan.sinks_down && outage.contains(&begun.elapsed().as_millis()) {
-            return Act { delay: quick, ..Act::report(unavailable()) };
-        }
-        if begun.elapsed() >= CALM || !rng.random_bool(trouble) {
-            return Act::confirm(quick);
-        }
-        let slow = rng.random_range(0..2500) * MILLI;
-        match rng.random_range(0..10) {
-            0 => Act::report(failed()),
-            1 => Act { delay: slow, ..Act::report(failed()) },
-            2 => Act { takes: true, ..Act::report(throttled()) },
-            3 => Act { takes: true, ..Act::end(SinkEnd::Hang) },
-            4 => Act::end(SinkEnd::Panic),
-            5 => Act::end(SinkEnd::Silence),
-            6 => Act::report(throttled()),
-            8 => Act { takes: true, ..Act::report(lost()) },
-            7 => Act::report(Outcome::Rejected { error: "HTTP 400".into() }),
-            _ => Act::confirm(slow),
-        }
-    })
-}
-
-fn part(delivery: &Delivery, parts: usize) -> usize {
-    delivery.id.as_str().bytes().map(usize::from).sum::<usize>() % parts
 }

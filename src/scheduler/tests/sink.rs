@@ -53,6 +53,16 @@ pub struct Seen {
     pub attempt: u32,
     /// Milliseconds from due to arrival.
     pub late: u64,
+    pub flow: Option<String>,
+}
+
+/// The first time that the destination took a message.
+#[derive(Clone, Debug)]
+pub struct Taken {
+    pub id: String,
+    pub flow: Option<String>,
+    /// Milliseconds.
+    pub due: u64,
 }
 
 /// A function of the message.
@@ -70,6 +80,9 @@ pub struct FakeSink {
     clock: Arc<dyn StoreClock>,
     seen: Mutex<Vec<Seen>>,
     taken: Mutex<BTreeMap<String, u32>>,
+    first_taken: Mutex<Vec<Taken>>,
+    /// By flow: how many are inside, and were at most.
+    flows: Mutex<BTreeMap<Option<String>, [usize; 2]>>,
     inside: AtomicUsize,
     most_inside: AtomicUsize,
     early: AtomicUsize,
@@ -94,6 +107,8 @@ impl FakeSink {
             clock: store.clone(),
             seen: Mutex::default(),
             taken: Mutex::default(),
+            first_taken: Mutex::default(),
+            flows: Mutex::default(),
             inside: AtomicUsize::new(0),
             most_inside: AtomicUsize::new(0),
             early: AtomicUsize::new(0),
@@ -115,8 +130,18 @@ impl FakeSink {
         self.taken.lock().clone()
     }
 
+    /// In the order in which the destination took them.
+    pub fn first_taken(&self) -> Vec<Taken> {
+        self.first_taken.lock().clone()
+    }
+
     pub fn most_inside(&self) -> usize {
         self.most_inside.swap(0, Ordering::SeqCst)
+    }
+
+    /// The most messages of one flow that were inside at the same time.
+    pub fn most_inside_of_a_flow(&self) -> usize {
+        self.flows.lock().values().map(|[_, most]| *most).max().unwrap_or(0)
     }
 
     /// Messages that came before they were due.
@@ -130,7 +155,7 @@ impl FakeSink {
     }
 
     async fn deliver(&self, index: usize, delivery: Delivery, report: &Report) {
-        let _inside = Inside::enter(self);
+        let _inside = Inside::enter(self, delivery.metadata.flow.clone());
         let now = self.clock.now();
         match now.checked_sub(delivery.due.get() * 1000) {
             Some(late) => drop(self.most_late.fetch_max(late / 1000, Ordering::SeqCst)),
@@ -142,11 +167,18 @@ impl FakeSink {
             id: id.clone(),
             attempt: delivery.attempt,
             late: (now / 1000).saturating_sub(delivery.due.get()),
+            flow: delivery.metadata.flow.clone(),
         });
         let act = (self.act)(&delivery);
         sleep(act.delay).await;
         if act.takes {
-            *self.taken.lock().entry(id).or_default() += 1;
+            let first = Taken { id: id.clone(), flow: delivery.metadata.flow.clone(), due: delivery.due.get() };
+            let mut taken = self.taken.lock();
+            let times = taken.entry(id).or_default();
+            *times += 1;
+            if *times == 1 {
+                self.first_taken.lock().push(first);
+            }
         }
         match act.end {
             SinkEnd::Report(outcome) => report.outcome_in(index, (self.domain)(&delivery), outcome),
@@ -158,19 +190,30 @@ impl FakeSink {
     }
 }
 
-struct Inside<'a>(&'a AtomicUsize);
+struct Inside<'a> {
+    sink: &'a FakeSink,
+    flow: Option<String>,
+}
 
 impl<'a> Inside<'a> {
-    fn enter(sink: &'a FakeSink) -> Self {
+    fn enter(sink: &'a FakeSink, flow: Option<String>) -> Self {
         let inside = sink.inside.fetch_add(1, Ordering::SeqCst) + 1;
         sink.most_inside.fetch_max(inside, Ordering::SeqCst);
-        Self(&sink.inside)
+        let mut flows = sink.flows.lock();
+        let [inside, most] = flows.entry(flow.clone()).or_default();
+        *inside += 1;
+        *most = (*most).max(*inside);
+        drop(flows);
+        Self { sink, flow }
     }
 }
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        self.sink.inside.fetch_sub(1, Ordering::SeqCst);
+        if let Some([inside, _]) = self.sink.flows.lock().get_mut(&self.flow) {
+            *inside -= 1;
+        }
     }
 }
 
