@@ -8,8 +8,6 @@ mod flowing;
 mod recurring;
 mod room;
 mod settling;
-mod simulated;
-mod simulated_routes;
 mod simulation;
 mod sink;
 mod store;

@@ -89,9 +89,9 @@ impl Run {
             format!("{} {script}", metrics.sum("punctual_redis_script_seconds_count", &[&label]))
         });
         println!(
-            "economy: {what}: {calls} script calls for {messages} messages = 0.{:04} each (all so far: {}); \
+            "economy: {what}: {calls} script calls for {messages} messages = {:.3} each (all so far: {}); \
              {}/s posted, delivered after {took:.1?}",
-            calls * 10_000 / messages,
+            f64::from(number(calls)) / f64::from(number(messages)),
             by_script.join(", "),
             messages * 1000 / posting.as_millis() as usize
         );

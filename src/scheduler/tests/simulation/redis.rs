@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use punctual_model::{Counts, Keyspace, LinkFaults, Links, Server, SortedSet};
 use tokio::{task::JoinHandle, time::Instant};
 
-use super::sink::StoreClock;
+use super::super::sink::StoreClock;
 use crate::store::{
     Partition, WakeSignal,
     redis::{

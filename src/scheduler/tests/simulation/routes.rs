@@ -10,9 +10,11 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::time::Instant;
 
 use super::{
-    simulated::SimulatedRedis,
-    sink::{Act, SinkEnd, Taken},
-    *,
+    super::{
+        sink::{Act, SinkEnd, Taken},
+        *,
+    },
+    redis::SimulatedRedis,
 };
 use crate::{
     message::{FlowLimits, HistoryLimits, Rate, Remember, RouteLimits},

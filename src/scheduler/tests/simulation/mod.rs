@@ -2,6 +2,9 @@
 //! for twenty seconds, then no faults. `PUNCTUAL_SIMULATION=<n>` runs n times as many seeds; `PUNCTUAL_SEED=<n>` runs only
 //! that one.
 
+mod redis;
+mod routes;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Range,
@@ -12,11 +15,11 @@ use punctual_model::LinkFaults;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::time::Instant;
 
-use super::{
-    simulated::{Process, SimulatedRedis, signals},
-    simulated_routes::{CALM, Plan, SimulatedRoute, pick, random_faults, random_settings},
-    *,
+use self::{
+    redis::{Process, SimulatedRedis, signals},
+    routes::{CALM, Plan, SimulatedRoute, pick, random_faults, random_settings},
 };
+use super::*;
 use crate::{
     message::{MessageId, NewMessage, OnConflict},
     time::Due,
