@@ -12,10 +12,11 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::{
+    calls::{Draft, Heard, Request, Times, definite, due},
     history::{Answer, Call, Operation},
-    oracle::Oracle,
-    payload,
+    oracle::{Life, Oracle},
     random::Random,
+    routes,
     world::{INSTANCES, World},
 };
 use crate::support::{http, receiver::wall_clock};
@@ -61,20 +62,6 @@ enum Form {
     Raw,
 }
 
-/// A call, before it is made.
-struct Request {
-    operation: Operation,
-    method: Method,
-    path: String,
-    headers: Vec<(&'static str, String)>,
-    body: String,
-    version: u32,
-    /// Epoch milliseconds; `None`: relative to the call.
-    deliver_at: Option<u64>,
-    /// Milliseconds.
-    delay: u64,
-}
-
 impl Clients {
     pub fn new(world: &World, prefix: String) -> Self {
         // For its cryptography, which is installed once.
@@ -96,44 +83,47 @@ impl Clients {
 
     /// The life of one message, or of an array of them. `number`: unique in the round.
     pub async fn live(self: Arc<Self>, number: u64, mut random: Random) {
-        let route = if random.chance(50) { self.routes[0] } else { random.pick(&self.routes[1..]) };
+        let route = match random.between(1, 100) {
+            1..=40 => "web",
+            41..=60 => random.pick(&routes::WITH_FLOW),
+            _ => random.pick(&self.routes),
+        };
+        let flow = routes::draw_flow(route, &self.prefix, &mut random);
         let form = match random.between(1, 100) {
             1..=10 => Form::Array,
-            11..=25 => Form::Raw,
+            11..=25 if flow.is_none() => Form::Raw,
             _ => Form::Single,
         };
         let count = if form == Form::Array { random.between(2, MAX_ARRAY) } else { 1 };
         let ids: Vec<String> = (0..count).map(|n| format!("{}-{number}-{n}", self.prefix)).collect();
-        let is_rejected = route == "web" && form == Form::Single && random.chance(1);
+        let is_rejected = matches!(route, "web" | "ordered") && form == Form::Single && random.chance(1);
         for id in &ids {
-            self.oracle.begin(id, route, is_rejected);
+            self.oracle.begin(id, Life { is_rejected, flow: flow.clone(), ..Life::of(route) });
         }
         let delay = if random.chance(10) { 0 } else { random.between(1, MAX_DELAY) };
+        let draft = Draft { route, id: &ids[0], version: 1, is_rejected, flow: flow.as_deref() };
         let first = match form {
-            Form::Raw => raw(route, &ids[0], delay),
-            Form::Single => {
-                single(route, &ids[0], Operation::Schedule, 1, Times::draw(&mut random, delay), is_rejected)
-            }
-            Form::Array => array(route, &ids, Times::draw(&mut random, delay)),
+            Form::Raw => draft.raw(delay),
+            Form::Single => draft.single(Operation::Schedule, Times::draw(&mut random, delay)),
+            Form::Array => draft.array(&ids, Times::draw(&mut random, delay)),
         };
         let is_accepted = self.settle(&ids, &first, &mut random).await;
         if is_accepted && form != Form::Array && !is_rejected {
-            self.change(route, &ids[0], delay, &mut random).await;
+            self.change(draft, delay, &mut random).await;
         }
     }
 
     /// Perhaps changes a message before it is due, once or twice.
-    async fn change(&self, route: &'static str, id: &str, delay: u64, random: &mut Random) {
-        let mut version = 1;
+    async fn change(&self, mut draft: Draft<'_>, delay: u64, random: &mut Random) {
         for _ in 0..random.between(0, 2) {
             sleep(Duration::from_millis(random.between(0, delay + AFTER_DUE))).await;
             let new_delay = random.between(0, MAX_DELAY);
-            let path = format!("/v1/routes/{route}/messages/{id}");
+            let path = format!("/v1/routes/{}/messages/{}", draft.route, draft.id);
             let times = Times::draw(random, new_delay);
             let request = match random.between(1, 100) {
                 1..=30 => {
-                    version += 1;
-                    single(route, id, Operation::Replace, version, times, false)
+                    draft.version += 1;
+                    draft.single(Operation::Replace, times)
                 }
                 31..=55 => {
                     let mut body = json!({});
@@ -146,11 +136,11 @@ impl Clients {
                 }
                 _ => {
                     let request = Request::new(Operation::Cancel, Method::DELETE, path, String::new(), times);
-                    self.settle(&[id.to_owned()], &request, random).await;
+                    self.settle(&[draft.id.to_owned()], &request, random).await;
                     return;
                 }
             };
-            self.settle(&[id.to_owned()], &request, random).await;
+            self.settle(&[draft.id.to_owned()], &request, random).await;
         }
     }
 
@@ -241,101 +231,4 @@ impl Clients {
         *tally.answers.entry(format!("{:?}: {kind} ({})", request.operation, word.trim())).or_default() += 1;
         answer
     }
-}
-
-/// `None`: the call should not get this answer.
-fn definite(operation: Operation, status: u16, word: &str, due: Option<u64>, not_before: u64) -> Option<Answer> {
-    match (operation, status, word) {
-        (Operation::Schedule, 200 | 201, "scheduled" | "exists")
-        | (Operation::Replace, 200, "replaced")
-        | (Operation::Reschedule | Operation::DeliverNow, 200, "rescheduled") => due.map(|due| Answer::Done { due }),
-        // It says that the message was delivered: that is owed.
-        (Operation::Schedule, 200, "delivered") => Some(Answer::Done { due: not_before }),
-        (Operation::Cancel, 204, "") => Some(Answer::Done { due: 0 }),
-        (Operation::Reschedule | Operation::DeliverNow | Operation::Cancel, 404 | 409, _)
-        | (Operation::Replace, 409, _)
-        | (Operation::Replace, 200, "delivered") => Some(Answer::Nothing(format!("{status} {word}"))),
-        _ => None,
-    }
-}
-
-enum Heard {
-    /// Nothing was sent.
-    Refused,
-    /// The call may have been executed.
-    Silence(String),
-    Status(u16, String),
-}
-
-/// When a message is due.
-#[derive(Clone, Copy)]
-struct Times {
-    /// Milliseconds.
-    delay: u64,
-    /// Epoch milliseconds, instead of the delay.
-    deliver_at: Option<u64>,
-}
-
-impl Times {
-    /// As a delay or as a time.
-    fn draw(random: &mut Random, delay: u64) -> Self {
-        Self { delay, deliver_at: random.chance(50).then(|| wall_clock() + delay) }
-    }
-
-    fn add(self, body: &mut Value) {
-        match self.deliver_at {
-            Some(at) => body["deliver_at"] = at.into(),
-            None => body["delay"] = self.delay.into(),
-        }
-    }
-}
-
-impl Request {
-    fn new(operation: Operation, method: Method, path: String, body: String, times: Times) -> Self {
-        let Times { delay, deliver_at } = times;
-        Self { operation, method, path, headers: Vec::new(), body, version: 0, deliver_at, delay }
-    }
-}
-
-fn message(id: &str, version: u32, times: Times, is_rejected: bool) -> Value {
-    let mut message = json!({
-        "id": id,
-        "payload": payload::of(id, version),
-        "headers": { "X-Version": version.to_string() },
-    });
-    if is_rejected {
-        message["headers"]["X-Reject"] = "1".into();
-    }
-    times.add(&mut message);
-    message
-}
-
-fn single(route: &str, id: &str, operation: Operation, version: u32, times: Times, is_rejected: bool) -> Request {
-    let mut message = message(id, version, times, is_rejected);
-    if operation == Operation::Replace {
-        message["on_conflict"] = "replace".into();
-    }
-    let path = format!("/v1/routes/{route}/messages");
-    Request { version, ..Request::new(operation, Method::POST, path, message.to_string(), times) }
-}
-
-fn array(route: &str, ids: &[String], times: Times) -> Request {
-    let messages: Vec<Value> = ids.iter().map(|id| message(id, 1, times, false)).collect();
-    let path = format!("/v1/routes/{route}/messages");
-    let body = Value::from(messages).to_string();
-    Request { version: 1, ..Request::new(Operation::Schedule, Method::POST, path, body, times) }
-}
-
-fn raw(route: &str, id: &str, delay: u64) -> Request {
-    let path = format!("/v1/routes/{route}/raw?id={id}&delay={delay}");
-    let times = Times { delay, deliver_at: None };
-    let headers = vec![("content-type", "text/plain".into()), ("punctual-forward-x-version", "1".into())];
-    let request = Request::new(Operation::Schedule, Method::POST, path, payload::of(id, 1), times);
-    Request { version: 1, headers, ..request }
-}
-
-/// Epoch milliseconds.
-fn due(one: &Value) -> Option<u64> {
-    let at: jiff::Timestamp = one["deliver_at"].as_str()?.parse().ok()?;
-    u64::try_from(at.as_millisecond()).ok()
 }

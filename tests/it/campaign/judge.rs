@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::{
+    flow,
     history::{Arrival, Reply},
     list::Element,
     nemesis::{Caused, Kind},
@@ -14,7 +15,7 @@ use super::{
 };
 
 /// A settlement that is lost with a fault was made within this time of the arrival, in milliseconds.
-const SETTLED_WITHIN: u64 = 2000;
+pub const SETTLED_WITHIN: u64 = 2000;
 /// Without a fault in this time before and after its due time, a message is on time, in milliseconds.
 const CALM: u64 = 8000;
 /// A message of calm times that is later is a breach, in milliseconds: it would be found by `max_sleep` alone.
@@ -49,6 +50,10 @@ pub struct Verdict {
     pub duplicates: BTreeMap<&'static str, usize>,
     pub unexplained: usize,
     pub dead: usize,
+    /// Further counts, by name.
+    pub noted: BTreeMap<&'static str, usize>,
+    /// The largest of some values, by name.
+    pub largest: BTreeMap<&'static str, usize>,
     /// Milliseconds, of messages that were due in calm times.
     pub lateness: Vec<u64>,
     /// From the end of the last fault to the last delivery of what was due before that, in milliseconds.
@@ -58,7 +63,16 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    fn breach(&mut self, observed: &Observed, id: &str, what: &str) {
+    pub fn note(&mut self, name: &'static str) {
+        *self.noted.entry(name).or_default() += 1;
+    }
+
+    pub fn at_most(&mut self, name: &'static str, value: usize) {
+        let largest = self.largest.entry(name).or_default();
+        *largest = value.max(*largest);
+    }
+
+    pub fn breach(&mut self, observed: &Observed, id: &str, what: &str) {
         let mut text = format!("{id}: {what}\n");
         if let Some(life) = observed.lives.get(id) {
             let _ = writeln!(text, "  route {}, owed {:?}", life.route, life.owed());
@@ -107,7 +121,7 @@ impl Caused {
         ended <= at.saturating_add(MARGIN) && at <= ended.saturating_add(SETTLED_WITHIN)
     }
 
-    fn overlaps(&self, from: u64, to: u64) -> bool {
+    pub fn overlaps(&self, from: u64, to: u64) -> bool {
         self.began <= to && self.ended.is_none_or(|ended| ended >= from)
     }
 }
@@ -126,6 +140,7 @@ pub fn judge(observed: &Observed) -> Verdict {
     for id in arrivals.keys().filter(|id| !observed.lives.contains_key(**id)) {
         verdict.breaches.push(format!("{id}: was never scheduled\n"));
     }
+    flow::judge(observed, &arrivals, &mut verdict);
     for (id, life) in &observed.lives {
         let arrivals = arrivals.remove(&**id).unwrap_or_default();
         let found = Found { observed, id, life, dead: dead.get(&**id).copied() };
@@ -167,7 +182,7 @@ impl Found<'_> {
             self.note_recovery(verdict, first.due, first.at);
         }
         // A delivery that a fault repeated does not count as late.
-        if let (Some(first), [call]) = (arrivals.first(), &self.life.calls[..]) {
+        if let (Some(first), [call], None) = (arrivals.first(), &self.life.calls[..], &self.life.flow) {
             self.judge_lateness(verdict, first.due.max(call.answered), first.at);
         }
     }
@@ -222,7 +237,8 @@ impl Found<'_> {
     }
 
     fn judge_content(&self, verdict: &mut Verdict, arrival: &Arrival) {
-        let Some(version) = arrival.version.filter(|_| arrival.wrong.is_none()) else {
+        let is_intact = arrival.wrong.is_none() && arrival.route == self.life.route;
+        let Some(version) = arrival.version.filter(|_| is_intact) else {
             verdict.corrupt += 1;
             self.breach(verdict, &format!("content or headers differ: {arrival}"));
             return;

@@ -4,8 +4,10 @@
 //! `tests/campaign.sh` runs it. `oracle` knows what is owed, `nemesis` causes the faults, `judge` compares.
 
 mod brokers;
+mod calls;
 mod clients;
 mod endpoint;
+mod flow;
 mod history;
 mod judge;
 mod list;
@@ -15,6 +17,7 @@ mod payload;
 mod random;
 mod report;
 mod round;
+mod routes;
 mod world;
 
 use std::{env, path::PathBuf, sync::Arc, time::Duration};

@@ -23,6 +23,8 @@ pub struct Life {
     pub route: &'static str,
     /// The endpoint rejects it: it becomes a dead letter.
     pub is_rejected: bool,
+    /// On a route with flows.
+    pub flow: Option<String>,
     pub calls: Vec<Call>,
 }
 
@@ -37,8 +39,7 @@ pub enum Owed {
 }
 
 impl Oracle {
-    pub fn begin(&self, id: &str, route: &'static str, is_rejected: bool) {
-        let life = Life { route, is_rejected, calls: Vec::new() };
+    pub fn begin(&self, id: &str, life: Life) {
         let former = self.lives.lock().expect("no panic under this lock").insert(id.to_owned(), life);
         assert!(former.is_none(), "an id is used once");
     }
@@ -53,6 +54,11 @@ impl Oracle {
 }
 
 impl Life {
+    /// A message of the route that nothing was asked of yet.
+    pub fn of(route: &'static str) -> Self {
+        Self { route, is_rejected: false, flow: None, calls: Vec::new() }
+    }
+
     pub fn owed(&self) -> Owed {
         let unknown = |operation| self.unknown(|call| call.operation == operation);
         let last = self.calls.iter().rfind(|call| matches!(call.answer, Answer::Done { .. }));

@@ -21,6 +21,7 @@ pub struct Report {
     seed: u64,
     rounds: u64,
     sums: BTreeMap<&'static str, usize>,
+    largest: BTreeMap<&'static str, usize>,
     duplicates: BTreeMap<&'static str, usize>,
     faults: BTreeMap<&'static str, usize>,
     answers: BTreeMap<String, u64>,
@@ -40,6 +41,7 @@ impl Report {
             seed,
             rounds: 0,
             sums: BTreeMap::new(),
+            largest: BTreeMap::new(),
             duplicates: BTreeMap::new(),
             faults: BTreeMap::new(),
             answers: BTreeMap::new(),
@@ -57,7 +59,7 @@ impl Report {
         let counts = nemesis::counts(&faults);
         println!(
             "round {number}: owed {}, delivered {}, either {}, never {}, lost {}, early {}, corrupt {}, stale {}, dead {}, \
-             duplicates {:?}, unexplained {}; faults {counts:?}; calm p99 {} ms of {}, last overdue delivery after \
+             duplicates {:?}, unexplained {}, {:?}, at most {:?}; faults {counts:?}; calm p99 {} ms of {}, last overdue delivery after \
              {} ms, drained after {drain:.1?}; {usage:?}",
             verdict.owed,
             verdict.delivered,
@@ -70,6 +72,8 @@ impl Report {
             verdict.dead,
             verdict.duplicates,
             verdict.unexplained,
+            verdict.noted,
+            verdict.largest,
             percentile(&verdict.lateness, 99),
             verdict.lateness.len(),
             verdict.recovery,
@@ -88,6 +92,13 @@ impl Report {
             ("unexplained", verdict.unexplained),
         ] {
             *self.sums.entry(name).or_default() += value;
+        }
+        for (name, count) in verdict.noted {
+            *self.sums.entry(name).or_default() += count;
+        }
+        for (name, value) in verdict.largest {
+            let largest = self.largest.entry(name).or_default();
+            *largest = value.max(*largest);
         }
         for (kind, count) in verdict.duplicates {
             *self.duplicates.entry(kind).or_default() += count;
@@ -171,6 +182,7 @@ impl Report {
     /// With the breaches, if there are any.
     pub fn finish(self) {
         println!("seed {}, {} rounds: {:?}", self.seed, self.rounds, self.sums);
+        println!("at most {:?}", self.largest);
         println!("duplicates by fault: {:?}", self.duplicates);
         println!("faults: {:?}", self.faults);
         println!("answers: {:#?}", self.answers);

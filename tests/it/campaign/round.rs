@@ -15,6 +15,7 @@ use super::{
     list::{self, Watch},
     nemesis::{self, Caused, Faults},
     random::Random,
+    routes,
     world::{Usage, World},
 };
 use crate::support::{http, receiver::wall_clock};
@@ -56,6 +57,7 @@ pub async fn run(world: &Arc<World>, number: u64, left: Duration, mut random: Ra
     }
     let left = drain(world).await;
     let drain = calm.elapsed();
+    let stuck = flows_left(world).await;
     // A look of the watch may be under way.
     sleep(Duration::from_millis(200)).await;
     let mut arrivals = world.endpoint.take();
@@ -73,7 +75,7 @@ pub async fn run(world: &Arc<World>, number: u64, left: Duration, mut random: Ra
     let mut verdict = judge::judge(&observed.of_round(&format!("r{number}-")));
     let tally = clients.tally();
     // It explains what is lost so far.
-    verdict.breaches.splice(0..0, left.err());
+    verdict.breaches.splice(0..0, left.err().into_iter().chain(stuck));
     verdict.breaches.extend(tally.unexpected.iter().map(|found| format!("unexpected answer: {found}\n")));
     // Closes its connections.
     drop(clients);
@@ -135,6 +137,30 @@ async fn drain(world: &World) -> Result<(), String> {
         }
         sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// Flows that the store still counts or holds, although nothing waits and nothing is in flight.
+async fn flows_left(world: &World) -> Vec<String> {
+    let client = redis::Client::open(format!("redis://127.0.0.1:{}/0", world.primary().await)).expect("an address");
+    let mut link = client.get_multiplexed_async_connection().await.expect("it is well");
+    let mut left = Vec::new();
+    for route in routes::WITH_FLOW {
+        for name in ["flows", "waiting", "flights", "gates"] {
+            let key = format!("{{punctual:{route}:0/1}}:{name}");
+            let of_messages: Vec<redis::Value> = if name == "flows" {
+                redis::cmd("HKEYS").arg(&key).query_async(&mut link).await.expect("a hash")
+            } else {
+                redis::cmd("ZRANGE").arg(&key).arg(0).arg(-1).query_async(&mut link).await.expect("a sorted set")
+            };
+            // The number of the last message is kept.
+            let found: Vec<_> =
+                of_messages.iter().filter(|value| **value != redis::Value::BulkString(Vec::new())).collect();
+            if !found.is_empty() {
+                left.push(format!("{key} is not empty in the end: {found:?}\n"));
+            }
+        }
+    }
+    left
 }
 
 /// Id and error of all dead letters. The error begins with the reason.

@@ -4,7 +4,7 @@ use std::{fs, time::Duration};
 
 use tokio::{sync::Mutex, time::Instant};
 
-use super::{Settings, brokers::Brokers, endpoint::Endpoint};
+use super::{Settings, brokers::Brokers, endpoint::Endpoint, routes};
 use crate::{
     program::eventually,
     support::{RedisServer, http, punctual::Punctual, sentinels::WatchedRedis},
@@ -16,11 +16,6 @@ pub const KEY: &str = "campaign:jobs";
 const REPLICAS: usize = 2;
 /// A message in flight returns after this time, in milliseconds.
 pub const LEASE: u64 = 5000;
-/// Routes to the endpoint, into the list, and to the brokers.
-const ROUTES: [(&str, &str); 4] = [("web", "hook"), ("jobs", "jobs"), ("topic", "topic"), ("queue", "queue")];
-/// Those that need no broker.
-const WITHOUT_BROKERS: usize = 2;
-pub const PARTITIONS: usize = 2;
 /// Until all instances are ready again.
 const READY: Duration = Duration::from_secs(30);
 
@@ -87,7 +82,7 @@ impl World {
     }
 
     pub fn routes(&self) -> Vec<&'static str> {
-        routes(self.brokers.as_ref()).iter().map(|(route, _)| *route).collect()
+        routes::all(self.brokers.is_some()).map(|route| route.name).collect()
     }
 
     /// The port of the primary that the sentinels name.
@@ -119,14 +114,11 @@ impl World {
     }
 }
 
-fn routes(brokers: Option<&Brokers>) -> &'static [(&'static str, &'static str)] {
-    if brokers.is_some() { &ROUTES } else { &ROUTES[..WITHOUT_BROKERS] }
-}
-
 fn configuration(redis: &WatchedRedis, endpoint: &Endpoint, brokers: Option<&Brokers>) -> String {
-    let route = |(route, sink): &(&str, &str)| {
+    let route = |route: &routes::Route| {
+        let routes::Route { name, sink, settings, .. } = route;
         format!(
-            "  {route}: {{ sink: {sink}, partitions: {PARTITIONS}, lease: {LEASE}ms, remember: {{ for: 1h }}, \
+            "  {name}: {{ sink: {sink}, {settings}, lease: {LEASE}ms, remember: {{ for: 1h }}, \
              retry: {{ max_attempts: 1000, initial: 100ms, max: 1s }} }}\n"
         )
     };
@@ -139,6 +131,6 @@ fn configuration(redis: &WatchedRedis, endpoint: &Endpoint, brokers: Option<&Bro
         endpoint.url(),
     );
     let sinks = brokers.map(Brokers::sinks).unwrap_or_default();
-    let routes: String = routes(brokers).iter().map(route).collect();
+    let routes: String = routes::all(brokers.is_some()).map(route).collect();
     format!("{head}{sinks}routes:\n{routes}")
 }
