@@ -87,11 +87,16 @@ pub struct Draft<'a> {
     pub version: u32,
     pub is_rejected: bool,
     pub flow: Option<&'a str>,
+    pub group: Option<&'a str>,
 }
 
-impl Draft<'_> {
+impl<'a> Draft<'a> {
+    pub fn of(route: &'static str, id: &'a str) -> Self {
+        Self { route, id, version: 1, is_rejected: false, flow: None, group: None }
+    }
+
     fn message(self, times: Times) -> Value {
-        let Self { route, id, version, is_rejected, flow } = self;
+        let Self { route, id, version, is_rejected, flow, group } = self;
         let mut message = json!({
             "id": id,
             "payload": payload::of(id, version),
@@ -102,6 +107,9 @@ impl Draft<'_> {
         }
         if let Some(flow) = flow {
             message[routes::flow_field(route)] = flow.into();
+        }
+        if let Some(group) = group {
+            message["group"] = group.into();
         }
         times.add(&mut message);
         message

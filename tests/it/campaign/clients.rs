@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     calls::{Draft, Heard, Request, Times, definite, due},
+    groups,
     history::{Answer, Call, Operation},
     oracle::{Life, Oracle},
     random::Random,
@@ -33,6 +34,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 const MAX_DELAY: u64 = 6000;
 /// Maximum time after its first due time at which a message is changed, in milliseconds: it can be in flight then.
 const AFTER_DUE: u64 = 1500;
+/// Share of the groups, in percent.
+const GROUPS: u64 = 4;
 /// Maximum messages of an array.
 const MAX_ARRAY: u64 = 20;
 
@@ -43,6 +46,7 @@ pub struct Clients {
     routes: Vec<&'static str>,
     /// Before each id.
     prefix: String,
+    pub changes: Mutex<Vec<groups::Change>>,
     tally: Mutex<Tally>,
 }
 
@@ -71,8 +75,9 @@ impl Clients {
             oracle: Oracle::default(),
             http,
             bases: world.bases.clone(),
-            routes: world.routes(),
+            routes: routes::plain(world.brokers.is_some()),
             prefix,
+            changes: Mutex::default(),
             tally: Mutex::default(),
         }
     }
@@ -81,8 +86,43 @@ impl Clients {
         self.tally.lock().expect("no panic under this lock").clone()
     }
 
-    /// The life of one message, or of an array of them. `number`: unique in the round.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    pub fn routes(&self) -> &[&'static str] {
+        &self.routes
+    }
+
+    /// One call with one attempt. `None`: without an answer.
+    pub async fn ask(&self, instance: usize, method: Method, path: &str, body: &str) -> Option<(u16, String)> {
+        let times = Times { delay: 0, deliver_at: None };
+        let request = Request::new(Operation::Schedule, method, path.to_owned(), body.to_owned(), times);
+        match self.call(instance, &request).await {
+            Heard::Status(status, text) => Some((status, text)),
+            _ => None,
+        }
+    }
+
+    pub fn count(&self, what: &str) {
+        *self.tally.lock().expect("no panic under this lock").answers.entry(what.to_owned()).or_default() += 1;
+    }
+
+    pub fn is_unexpected(&self, found: String) {
+        self.tally.lock().expect("no panic under this lock").unexpected.push(found);
+    }
+
+    /// The life of a message, of an array of them or of a group. `number`: unique in the round.
     pub async fn live(self: Arc<Self>, number: u64, mut random: Random) {
+        if random.chance(GROUPS) {
+            self.live_as_group(number, random).await;
+        } else {
+            self.live_alone(number, random).await;
+        }
+    }
+
+    /// The life of one message, or of an array of them. `number`: unique in the round.
+    async fn live_alone(&self, number: u64, mut random: Random) {
         let route = match random.between(1, 100) {
             1..=40 => "web",
             41..=60 => random.pick(&routes::WITH_FLOW),
@@ -101,7 +141,7 @@ impl Clients {
             self.oracle.begin(id, Life { is_rejected, flow: flow.clone(), ..Life::of(route) });
         }
         let delay = if random.chance(10) { 0 } else { random.between(1, MAX_DELAY) };
-        let draft = Draft { route, id: &ids[0], version: 1, is_rejected, flow: flow.as_deref() };
+        let draft = Draft { is_rejected, flow: flow.as_deref(), ..Draft::of(route, &ids[0]) };
         let first = match form {
             Form::Raw => draft.raw(delay),
             Form::Single => draft.single(Operation::Schedule, Times::draw(&mut random, delay)),
@@ -145,7 +185,7 @@ impl Clients {
     }
 
     /// Makes a call until its answer is definite, each time at another instance. Whether it was executed.
-    async fn settle(&self, ids: &[String], request: &Request, random: &mut Random) -> bool {
+    pub async fn settle(&self, ids: &[String], request: &Request, random: &mut Random) -> bool {
         let deadline = Instant::now() + MAX_REPEAT;
         let mut instance = usize::try_from(random.next() % 3).expect("an index") % INSTANCES;
         loop {

@@ -202,7 +202,7 @@ fn own_time(request: &Request) -> Duration {
     let attempt = format!("{} {}", request.header("punctual-id"), request.header("punctual-attempt"));
     let seed = attempt.bytes().fold(7, |sum: u64, byte| sum.wrapping_mul(1_099_511_628_211) ^ u64::from(byte));
     let mut random = Random::new(seed);
-    let share = if request.header("punctual-route") == "ordered" { LONG_IN_ORDER } else { LONG };
+    let share = if matches!(request.header("punctual-route"), "ordered" | "ticks") { LONG_IN_ORDER } else { LONG };
     let millis = if random.chance(share) { random.between(LONG_REPLY[0], LONG_REPLY[1]) } else { 0 };
     Duration::from_millis(millis)
 }
@@ -239,7 +239,9 @@ async fn read(stream: &mut BufReader<TcpStream>) -> Option<Request> {
 
 fn arrival(request: &Request, at: u64) -> Arrival {
     let id = request.header("punctual-id");
-    let version = payload::version(id, &request.body);
+    // Occurrences have the payload of their schedule.
+    let name = id.split(['@', '~']).next().unwrap_or(id);
+    let version = payload::version(name, &request.body);
     let number = |name: &str| request.header(name).parse().ok();
     let expected = version.map(|version| version.to_string()).unwrap_or_default();
     let found = request.header(VERSION);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::{
     history::{Answer, Arrival, Operation, Reply},
     judge::{Observed, SETTLED_WITHIN, Verdict},
-    nemesis::{Caused, Kind},
+    nemesis::Kind,
     oracle::Life,
     routes::{BURST, PARALLEL, RATE},
     world::LEASE,
@@ -73,7 +73,7 @@ fn judge_order(
             verdict.note("ordered pairs");
             let Some(end) = earlier.end.filter(|end| *end > first) else { continue };
             // A claim from before a change is sent after it.
-            if later.is_changed && explains(observed, first.saturating_sub(LEASE), first) {
+            if later.is_changed && observed.is_explained(first.saturating_sub(LEASE), first) {
                 verdict.note("order, explained");
                 continue;
             }
@@ -121,7 +121,7 @@ fn judge_parallel(observed: &Observed, arrivals: &[&Arrival], verdict: &mut Verd
             continue;
         }
         let since = open.iter().map(|arrival| arrival.at).min().unwrap_or(arrival.at);
-        if explains(observed, since.saturating_sub(LEASE), arrival.at) {
+        if observed.is_explained(since.saturating_sub(LEASE), arrival.at) {
             verdict.note("parallel, explained");
         } else {
             verdict.note("too many at once");
@@ -154,7 +154,7 @@ fn judge_rate(observed: &Observed, arrivals: &[&Arrival], verdict: &mut Verdict)
         }
         // The turns that a stopped instance had taken are used when it goes on; those of a lost primary are taken again.
         next = arrival.at + BURST * interval;
-        if explains(observed, since, arrival.at) {
+        if observed.is_explained(since, arrival.at) {
             verdict.note("rate, explained");
         } else {
             verdict.note("above the rate");
@@ -165,10 +165,4 @@ fn judge_rate(observed: &Observed, arrivals: &[&Arrival], verdict: &mut Verdict)
             );
         }
     }
-}
-
-/// Whether claims that were valid before are sent in this time, or claims are lost.
-fn explains(observed: &Observed, from: u64, to: u64) -> bool {
-    let is_able = |fault: &&Caused| fault.kind != Kind::Kill && fault.kind.duplicates("");
-    observed.faults.iter().filter(is_able).any(|fault| fault.overlaps(from, to))
 }

@@ -6,11 +6,12 @@ use std::{
 };
 
 use super::{
-    flow,
+    flow, groups,
     history::{Arrival, Reply},
     list::Element,
     nemesis::{Caused, Kind},
     oracle::{Life, MARGIN, Owed},
+    schedules::{self, Schedule},
     world::LEASE,
 };
 
@@ -32,6 +33,25 @@ pub struct Observed {
     /// Dead letters in the end: id and error.
     pub dead: Vec<(String, String)>,
     pub faults: Vec<Caused>,
+    pub schedules: Vec<Schedule>,
+    /// Changes of groups.
+    pub changes: Vec<groups::Change>,
+}
+
+impl Observed {
+    /// Whether claims from before this time can be sent in it, or claims and changes be lost: an instance is stopped, or a
+    /// fail-over happens.
+    pub fn is_explained(&self, from: u64, to: u64) -> bool {
+        let is_able = |fault: &&Caused| fault.kind != Kind::Kill && fault.kind.duplicates("");
+        self.faults.iter().filter(is_able).any(|fault| fault.overlaps(from, to))
+    }
+}
+
+/// The kind of fault that explains two deliveries of a message of this route.
+pub fn explanation(observed: &Observed, route: &str, first: u64, second: u64) -> Option<&'static str> {
+    let mut faults = observed.faults.iter();
+    let fault = faults.find(|fault| fault.kind.duplicates(route) && fault.repeats(first, second));
+    fault.map(|fault| fault.kind.name())
 }
 
 /// The verdict on the messages of a round.
@@ -137,6 +157,8 @@ pub fn judge(observed: &Observed) -> Verdict {
         elements.entry(&element.id).or_default().push(element);
     }
     let dead: HashMap<&str, &str> = observed.dead.iter().map(|(id, reason)| (&**id, &**reason)).collect();
+    schedules::judge(observed, &mut arrivals, &mut verdict);
+    groups::judge(observed, &mut verdict);
     for id in arrivals.keys().filter(|id| !observed.lives.contains_key(**id)) {
         verdict.breaches.push(format!("{id}: was never scheduled\n"));
     }
@@ -274,10 +296,8 @@ impl Found<'_> {
     }
 
     fn judge_duplicate(&self, verdict: &mut Verdict, first: u64, second: u64) {
-        let mut faults = self.observed.faults.iter();
-        let explanation = faults.find(|fault| fault.kind.duplicates(self.life.route) && fault.repeats(first, second));
-        if let Some(fault) = explanation {
-            *verdict.duplicates.entry(fault.kind.name()).or_default() += 1;
+        if let Some(kind) = explanation(self.observed, self.life.route, first, second) {
+            *verdict.duplicates.entry(kind).or_default() += 1;
         } else {
             verdict.unexplained += 1;
             self.breach(verdict, &format!("delivered again at {second}, and no fault explains it"));

@@ -8,6 +8,7 @@ mod calls;
 mod clients;
 mod endpoint;
 mod flow;
+mod groups;
 mod history;
 mod judge;
 mod list;
@@ -18,6 +19,7 @@ mod random;
 mod report;
 mod round;
 mod routes;
+mod schedules;
 mod world;
 
 use std::{env, path::PathBuf, sync::Arc, time::Duration};

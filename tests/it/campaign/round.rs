@@ -15,7 +15,7 @@ use super::{
     list::{self, Watch},
     nemesis::{self, Caused, Faults},
     random::Random,
-    routes,
+    routes, schedules,
     world::{Usage, World},
 };
 use crate::support::{http, receiver::wall_clock};
@@ -49,15 +49,18 @@ pub async fn run(world: &Arc<World>, number: u64, left: Duration, mut random: Ra
     let clients = Arc::new(Clients::new(world, format!("r{number}")));
     let (watch, faults) = (Watch::start(world), Faults::default());
     let begin = begin_lives(&clients, length, random.fork(), settings.rate);
-    let (mut lives, ()) = tokio::join!(begin, nemesis::run(&plan, world, &faults));
+    let ticking = schedules::live(&clients, length, random.fork());
+    let (mut lives, schedules, ()) = tokio::join!(begin, ticking, nemesis::run(&plan, world, &faults));
     world.is_well().await;
     let calm = Instant::now();
     while let Some(end) = lives.join_next().await {
         end.expect("a client does not panic");
     }
+    let mut stuck = schedules::finish(&clients, &schedules).await;
     let left = drain(world).await;
     let drain = calm.elapsed();
-    let stuck = flows_left(world).await;
+    stuck.extend(flows_left(world).await);
+    stuck.extend(clients.groups_left().await);
     // A look of the watch may be under way.
     sleep(Duration::from_millis(200)).await;
     let mut arrivals = world.endpoint.take();
@@ -71,6 +74,8 @@ pub async fn run(world: &Arc<World>, number: u64, left: Duration, mut random: Ra
         list: list::all(world.primary().await).await,
         dead: dead(world).await,
         faults: faults.all(),
+        schedules,
+        changes: std::mem::take(&mut clients.changes.lock().expect("no panic under this lock")),
     };
     let mut verdict = judge::judge(&observed.of_round(&format!("r{number}-")));
     let tally = clients.tally();
@@ -94,6 +99,8 @@ impl Observed {
             list: self.list.iter().filter(|element| is_of(&element.id)).cloned().collect(),
             dead: self.dead.iter().filter(|(id, _)| is_of(id)).cloned().collect(),
             faults: self.faults.clone(),
+            schedules: self.schedules.clone(),
+            changes: self.changes.clone(),
         }
     }
 }

@@ -17,12 +17,13 @@ pub const RATE: u64 = 10;
 pub const BURST: u64 = 3;
 pub const PARALLEL: usize = 3;
 
-const ROUTES: [Route; 7] = [
+const ROUTES: [Route; 8] = [
     Route { name: "web", sink: "hook", settings: TWO, needs_brokers: false },
     Route { name: "jobs", sink: "jobs", settings: TWO, needs_brokers: false },
     Route { name: "ordered", sink: "hook", settings: "flow: { key: '{key}', ordered: true }", needs_brokers: false },
     Route { name: "parallel", sink: "hook", settings: "flow: { parallel: 3 }", needs_brokers: false },
     Route { name: "rate", sink: "hook", settings: "flow: { rate: 10/s, burst: 3 }", needs_brokers: false },
+    Route { name: "ticks", sink: "hook", settings: TWO, needs_brokers: false },
     Route { name: "topic", sink: "topic", settings: TWO, needs_brokers: true },
     Route { name: "queue", sink: "queue", settings: TWO, needs_brokers: true },
 ];
@@ -32,6 +33,12 @@ pub const WITH_FLOW: [&str; 3] = ["ordered", "parallel", "rate"];
 /// Those that do without brokers, or all.
 pub fn all(has_brokers: bool) -> impl Iterator<Item = &'static Route> {
     ROUTES.iter().filter(move |route| has_brokers || !route.needs_brokers)
+}
+
+/// Those that clients use, without flows.
+pub fn plain(has_brokers: bool) -> Vec<&'static str> {
+    let is_plain = |route: &&Route| route.settings == TWO && route.name != "ticks";
+    all(has_brokers).filter(is_plain).map(|route| route.name).collect()
 }
 
 /// The flow of a message; `None` on a route without flows. The number of flows leaves each of them with messages that wait, and
