@@ -22,6 +22,7 @@ use tokio::{
 use super::{
     history::{Arrival, Reply},
     payload,
+    producers::INPUT,
 };
 use crate::{
     program::eventually,
@@ -60,7 +61,9 @@ impl Brokers {
         let (kafka, rabbitmq) = (Broker::start().await?, RabbitMq::start().await);
         let kafka_address = kafka.address();
         kafka::create_topic(&kafka_address, NAME, PARTITIONS, &[("message.timestamp.type", "LogAppendTime")]).await;
+        kafka::create_topic(&kafka_address, INPUT, PARTITIONS, &[]).await;
         rabbitmq.declare(NAME, NAME).await;
+        rabbitmq.declare(INPUT, INPUT).await;
         let (taken, rabbitmq_port) = (Arc::<Mutex<Vec<Arrival>>>::default(), rabbitmq.port());
         let taking = tokio::spawn(take(rabbitmq_port, Arc::clone(&taken)));
         Some(Self {
@@ -80,6 +83,22 @@ impl Brokers {
              queue: {{ type: rabbitmq, url: 'amqp://127.0.0.1:{}/%2f', exchange: {NAME}, routing_key: {NAME}, timeout: 2s }}\n",
             self.kafka_address, self.rabbitmq_port
         )
+    }
+
+    /// The sources, as YAML. The partitions of a killed instance are read again when its session ends.
+    pub fn sources(&self) -> String {
+        format!(
+            "  from-kafka: {{ type: kafka, brokers: ['{}'], topics: [{INPUT}], group_id: punctual, start: earliest, \
+             options: {{ session.timeout.ms: 6000 }}, route: from-kafka }}\n  \
+             from-rabbitmq: {{ type: rabbitmq, url: 'amqp://127.0.0.1:{}/%2f', queue: {INPUT}, id_from: message_id, \
+             route: from-rabbitmq }}\n",
+            self.kafka_address, self.rabbitmq_port
+        )
+    }
+
+    /// The address of Kafka and the port of RabbitMQ.
+    pub fn addresses(&self) -> (&str, u16) {
+        (&self.kafka_address, self.rabbitmq_port)
     }
 
     /// All that arrived so far, of the ids with this prefix.

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::{
     history::{Answer, Operation},
+    inputs::Production,
     payload,
     random::Random,
     routes,
@@ -23,6 +24,8 @@ pub struct Request {
     pub deliver_at: Option<u64>,
     /// Milliseconds.
     pub delay: u64,
+    /// Instead of a call of the API.
+    pub production: Option<Production>,
 }
 
 /// `None`: the call should not get this answer.
@@ -75,7 +78,7 @@ impl Times {
 impl Request {
     pub fn new(operation: Operation, method: Method, path: String, body: String, times: Times) -> Self {
         let Times { delay, deliver_at } = times;
-        Self { operation, method, path, headers: Vec::new(), body, version: 0, deliver_at, delay }
+        Self { operation, method, path, headers: Vec::new(), body, version: 0, deliver_at, delay, production: None }
     }
 }
 
@@ -139,7 +142,7 @@ impl<'a> Draft<'a> {
         let times = Times { delay, deliver_at: None };
         let headers = vec![("content-type", "text/plain".into()), ("punctual-forward-x-version", version.to_string())];
         let request = Request::new(Operation::Schedule, Method::POST, path, payload::of(id, version), times);
-        Request { version, headers, ..request }
+        Request { headers, version, ..request }
     }
 }
 

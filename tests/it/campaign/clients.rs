@@ -12,10 +12,13 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::{
+    brokers::Brokers,
     calls::{Draft, Heard, Request, Times, definite, due},
+    endpoint::Pardons,
     groups,
     history::{Answer, Call, Operation},
     oracle::{Life, Oracle},
+    producers::Producers,
     random::Random,
     routes,
     world::{INSTANCES, World},
@@ -36,6 +39,8 @@ const MAX_DELAY: u64 = 6000;
 const AFTER_DUE: u64 = 1500;
 /// Share of the groups, in percent.
 const GROUPS: u64 = 4;
+/// Share of the messages of sources among the others, in percent.
+const SOURCES: u64 = 12;
 /// Maximum messages of an array.
 const MAX_ARRAY: u64 = 20;
 
@@ -44,9 +49,14 @@ pub struct Clients {
     http: reqwest::Client,
     bases: Vec<String>,
     routes: Vec<&'static str>,
+    sources: Vec<&'static str>,
+    /// Of the servers of Redis.
+    ports: Vec<u16>,
+    pub producers: Producers,
     /// Before each id.
     prefix: String,
     pub changes: Mutex<Vec<groups::Change>>,
+    pardons: Pardons,
     tally: Mutex<Tally>,
 }
 
@@ -64,6 +74,8 @@ enum Form {
     Single,
     Array,
     Raw,
+    /// `produce.lua`.
+    Script,
 }
 
 impl Clients {
@@ -76,8 +88,12 @@ impl Clients {
             http,
             bases: world.bases.clone(),
             routes: routes::plain(world.brokers.is_some()),
+            sources: routes::of_sources(world.brokers.is_some()),
+            ports: world.ports.clone(),
+            producers: Producers::new(world.brokers.as_ref().map(Brokers::addresses), &world.ports),
             prefix,
             changes: Mutex::default(),
+            pardons: world.endpoint.pardons(),
             tally: Mutex::default(),
         }
     }
@@ -88,6 +104,14 @@ impl Clients {
 
     pub fn prefix(&self) -> &str {
         &self.prefix
+    }
+
+    pub fn sources(&self) -> &[&'static str] {
+        &self.sources
+    }
+
+    pub fn ports(&self) -> &[u16] {
+        &self.ports
     }
 
     pub fn routes(&self) -> &[&'static str] {
@@ -116,6 +140,8 @@ impl Clients {
     pub async fn live(self: Arc<Self>, number: u64, mut random: Random) {
         if random.chance(GROUPS) {
             self.live_as_group(number, random).await;
+        } else if random.chance(SOURCES) {
+            self.live_at_source(number, random).await;
         } else {
             self.live_alone(number, random).await;
         }
@@ -132,6 +158,7 @@ impl Clients {
         let form = match random.between(1, 100) {
             1..=10 => Form::Array,
             11..=25 if flow.is_none() => Form::Raw,
+            26..=40 => Form::Script,
             _ => Form::Single,
         };
         let count = if form == Form::Array { random.between(2, MAX_ARRAY) } else { 1 };
@@ -144,12 +171,50 @@ impl Clients {
         let draft = Draft { is_rejected, flow: flow.as_deref(), ..Draft::of(route, &ids[0]) };
         let first = match form {
             Form::Raw => draft.raw(delay),
+            Form::Script => draft.production(Times::draw(&mut random, delay)),
             Form::Single => draft.single(Operation::Schedule, Times::draw(&mut random, delay)),
             Form::Array => draft.array(&ids, Times::draw(&mut random, delay)),
         };
         let is_accepted = self.settle(&ids, &first, &mut random).await;
         if is_accepted && form != Form::Array && !is_rejected {
             self.change(draft, delay, &mut random).await;
+        } else if is_accepted && is_rejected && random.chance(60) {
+            sleep(Duration::from_millis(delay + AFTER_DUE)).await;
+            self.redrive(route, &ids[0]).await;
+        }
+    }
+
+    /// Lets the endpoint take a message that it rejected, and redrives it as soon as it is a dead letter.
+    async fn redrive(&self, route: &'static str, id: &str) {
+        let deadline = Instant::now() + MAX_REPEAT;
+        let path = format!("/v1/routes/{route}/dead/redrive");
+        let body = json!({ "ids": [id] }).to_string();
+        for instance in (0..INSTANCES).cycle() {
+            self.pardons.pardon(id);
+            let called = wall_clock();
+            let heard = self.ask(instance, Method::POST, &path, &body).await;
+            let answered = wall_clock();
+            let answer = match heard {
+                Some((200, text)) => match serde_json::from_str::<Value>(&text).unwrap_or_default()["count"].as_u64() {
+                    Some(1) => Answer::Done { due: called },
+                    _ => Answer::Nothing(text),
+                },
+                Some((503, text)) => Answer::Unknown(text),
+                Some((status, text)) => {
+                    self.is_unexpected(format!("{path} answered with {status} {text}"));
+                    Answer::Nothing(text)
+                }
+                None => Answer::Unknown("no answer".into()),
+            };
+            let is_done = matches!(answer, Answer::Done { .. });
+            self.count(&format!("Redrive: {}", if is_done { "done" } else { "nothing or unknown" }));
+            let operation = Operation::Redrive;
+            self.oracle
+                .record(id, Call { operation, version: 0, not_before: called, instance, called, answered, answer });
+            if is_done || Instant::now() > deadline {
+                return;
+            }
+            sleep(PAUSE * 5).await;
         }
     }
 
@@ -214,6 +279,9 @@ impl Clients {
     }
 
     async fn call(&self, instance: usize, request: &Request) -> Heard {
+        if let Some(production) = &request.production {
+            return self.produce(production, &request.body).await;
+        }
         let mut call = self.http.request(request.method.clone(), format!("{}{}", self.bases[instance], request.path));
         for (name, value) in &request.headers {
             call = call.header(*name, value);

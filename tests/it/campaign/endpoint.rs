@@ -1,6 +1,7 @@
 //! An HTTP endpoint that records every request with its reply, and misbehaves on demand.
 
 use std::{
+    collections::HashSet,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -66,6 +67,18 @@ pub struct Endpoint {
 struct Shared {
     behaviour: watch::Sender<Behaviour>,
     arrivals: Mutex<Vec<Arrival>>,
+    /// Messages that are no longer rejected.
+    pardoned: Mutex<HashSet<String>>,
+}
+
+/// Ends rejections.
+#[derive(Clone)]
+pub struct Pardons(Arc<Shared>);
+
+impl Pardons {
+    pub fn pardon(&self, id: &str) {
+        self.0.pardoned.lock().expect("no panic under this lock").insert(id.to_owned());
+    }
 }
 
 struct Request {
@@ -75,7 +88,11 @@ struct Request {
 
 impl Endpoint {
     pub fn start() -> Self {
-        let shared = Arc::new(Shared { behaviour: watch::Sender::new(Behaviour::Fine), arrivals: Mutex::default() });
+        let shared = Arc::new(Shared {
+            behaviour: watch::Sender::new(Behaviour::Fine),
+            arrivals: Mutex::default(),
+            pardoned: Mutex::default(),
+        });
         let server = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let server = server.expect("a runtime");
         let port = Port::reserve();
@@ -96,8 +113,20 @@ impl Endpoint {
         format!("http://127.0.0.1:{}/due", self.port)
     }
 
+    pub fn pardons(&self) -> Pardons {
+        Pardons(Arc::clone(&self.shared))
+    }
+
     pub fn behave(&self, behaviour: Behaviour) {
         self.shared.behaviour.send_replace(behaviour);
+    }
+
+    /// Whether all of these were confirmed.
+    pub fn has(&self, ids: &[String]) -> bool {
+        let arrivals = self.shared.arrivals.lock().expect("no panic under this lock");
+        let is_confirmed = |arrival: &&Arrival| matches!(arrival.reply, Reply::Status(200) | Reply::Late(200));
+        let confirmed: HashSet<&str> = arrivals.iter().filter(is_confirmed).map(|arrival| &*arrival.id).collect();
+        ids.iter().all(|id| confirmed.contains(&**id))
     }
 
     /// Takes what arrived so far.
@@ -125,7 +154,7 @@ async fn serve(stream: TcpStream, shared: Arc<Shared>) {
             arrivals.push(arrival(&request, began));
             arrivals.len() - 1
         };
-        let id = request.header("punctual-id");
+        let id = own_id(&request);
         let mut ended = None;
         let (reply, goes_on) = answer(&mut stream, &request, &shared, &mut ended).await;
         let is_late = wall_clock() > began + IN_TIME;
@@ -174,7 +203,8 @@ async fn answer(
     if is_gone {
         return (Reply::Dropped, false);
     }
-    let status = if request.header(REJECT) == "1" { 422 } else { 200 };
+    let is_pardoned = || shared.pardoned.lock().expect("no panic under this lock").contains(own_id(request));
+    let status = if request.header(REJECT) == "1" && !is_pardoned() { 422 } else { 200 };
     let plain = |status: u16| format!("HTTP/1.1 {status} Answer\r\ncontent-length: 0\r\n");
     let (status, head, goes_on) = match behaviour {
         Behaviour::Fine | Behaviour::Drip | Behaviour::Slow(_) => (status, plain(status), true),
@@ -210,7 +240,7 @@ fn own_time(request: &Request) -> Duration {
 /// Returns when the sender has closed the connection.
 async fn gone(stream: &mut BufReader<TcpStream>) {
     if stream.fill_buf().await.is_ok_and(|more| !more.is_empty()) {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 
@@ -237,13 +267,26 @@ async fn read(stream: &mut BufReader<TcpStream>) -> Option<Request> {
     Some(request)
 }
 
+/// The id that the client gave: sources make ids of their own.
+fn own_id(request: &Request) -> &str {
+    if request.header("punctual-route").starts_with("from-") {
+        let text = str::from_utf8(&request.body).unwrap_or_default();
+        text.split('|').next().unwrap_or_default()
+    } else {
+        request.header("punctual-id")
+    }
+}
+
 fn arrival(request: &Request, at: u64) -> Arrival {
-    let id = request.header("punctual-id");
+    let route = request.header("punctual-route");
+    let id = own_id(request);
     // Occurrences have the payload of their schedule.
     let name = id.split(['@', '~']).next().unwrap_or(id);
     let version = payload::version(name, &request.body);
     let number = |name: &str| request.header(name).parse().ok();
-    let expected = version.map(|version| version.to_string()).unwrap_or_default();
+    // Members of sorted sets have no headers.
+    let has_header = !matches!(route, "from-set" | "from-library");
+    let expected = version.filter(|_| has_header).map(|version| version.to_string()).unwrap_or_default();
     let found = request.header(VERSION);
     let wrong = (found != expected).then(|| format!("header {VERSION} is `{found}`"));
     Arrival {
@@ -253,7 +296,7 @@ fn arrival(request: &Request, at: u64) -> Arrival {
         due: number("punctual-due").unwrap_or_default(),
         at,
         ended: None,
-        route: request.header("punctual-route").to_owned(),
+        route: route.to_owned(),
         reply: Reply::Open,
         wrong,
     }

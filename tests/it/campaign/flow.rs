@@ -1,9 +1,9 @@
 //! Judges flows: order, messages in flight and rate of each key at the endpoint, over all messages of the key.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::{
-    history::{Answer, Arrival, Operation, Reply},
+    history::{Answer, Arrival, Call, Operation, Reply},
     judge::{Observed, SETTLED_WITHIN, Verdict},
     nemesis::Kind,
     oracle::Life,
@@ -86,15 +86,21 @@ fn judge_order(
 }
 
 fn place<'a>(id: &'a str, life: &Life, arrivals: &[&Arrival]) -> Option<Placed<'a>> {
-    let writes = life.calls.iter().filter(|call| call.operation == Operation::Schedule);
-    // A first call without an answer is answered by its repetition: the message is accepted between the two.
+    let is_sent = |call: &&Call| call.operation == Operation::Schedule && !matches!(call.answer, Answer::Nothing(_));
+    let writes = life.calls.iter().filter(is_sent);
+    // A first call without an answer is answered by its repetition: the message is accepted between the two. With a delay each of
+    // them asks for another time.
+    if writes.clone().map(|call| call.not_before).collect::<HashSet<_>>().len() > 1 {
+        return None;
+    }
     let is_definite = life
         .calls
         .iter()
         .all(|call| call.operation == Operation::Schedule || !matches!(call.answer, Answer::Unknown(_)));
     let done = life.calls.iter().rfind(|call| matches!(call.answer, Answer::Done { .. }))?;
     let Answer::Done { due } = done.answer else { return None };
-    if !is_definite || done.operation == Operation::Cancel {
+    let is_redriven = life.calls.iter().any(|call| call.operation == Operation::Redrive);
+    if !is_definite || is_redriven || done.operation == Operation::Cancel {
         return None;
     }
     let is_changed = done.operation != Operation::Schedule;

@@ -102,13 +102,14 @@ impl Clients {
             let answered = wall_clock();
             let result = heard.filter(|(status, _)| *status != 503);
             let json: Option<Value> = result.as_ref().and_then(|(_, text)| serde_json::from_str(text).ok());
+            // The call ended before the end of the group: its repetition begins anew.
+            let json = json.filter(|json| json["more"] != true);
             let kept = json.as_ref().map(named).unwrap_or_default();
             (change.called, change.answered) = (called, answered);
             change.unnamed = change.members.iter().filter(|id| !kept.contains(*id)).cloned().collect();
             if let Some(json) = &json {
                 let field = if change.operation == Operation::Cancel { "cancelled" } else { "moved" };
-                let counts = json[field].as_u64().filter(|_| json["more"] == false);
-                let Some(changed) = counts else {
+                let Some(changed) = json[field].as_u64() else {
                     self.is_unexpected(format!("{path}: {:?} answered with {result:?}", change.operation));
                     return;
                 };

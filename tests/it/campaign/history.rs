@@ -10,6 +10,8 @@ pub enum Operation {
     Reschedule,
     DeliverNow,
     Cancel,
+    /// Of a dead letter.
+    Redrive,
 }
 
 impl Operation {

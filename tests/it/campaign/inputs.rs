@@ -1,9 +1,6 @@
 //! Messages that enter over a source, or by `produce.lua`.
 
-use std::{
-    sync::LazyLock,
-    time::Duration,
-};
+use std::{sync::LazyLock, time::Duration};
 
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
@@ -61,7 +58,8 @@ impl Clients {
         let mut heard = Heard::Refused;
         for port in self.ports() {
             let Some(mut link) = connection(*port).await else { continue };
-            heard = match timeout(ANSWER, produce(&mut link, production, payload)).await {
+            let produced = timeout(ANSWER, produce(&mut link, production, payload)).await;
+            heard = match produced {
                 Ok(Ok((status, due))) => match replicated(&mut link).await {
                     Known::Confirmed => Heard::Status(200, json!({ "status": status, "deliver_at": due }).to_string()),
                     Known::Refused => Heard::Refused,

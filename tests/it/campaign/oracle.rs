@@ -25,6 +25,8 @@ pub struct Life {
     pub is_rejected: bool,
     /// On a route with flows.
     pub flow: Option<String>,
+    /// A producer gave it to a source.
+    pub is_from_source: bool,
     pub calls: Vec<Call>,
 }
 
@@ -48,6 +50,13 @@ impl Oracle {
         self.lives.lock().expect("no panic under this lock").get_mut(id).expect("it began").calls.push(call);
     }
 
+    /// Messages that sources owe.
+    pub fn owed_by_sources(&self) -> Vec<String> {
+        let lives = self.lives.lock().expect("no panic under this lock");
+        let owed = lives.iter().filter(|(_, life)| life.is_from_source && life.owed() == Owed::Delivery);
+        owed.map(|(id, _)| id.clone()).collect()
+    }
+
     pub fn take(&self) -> HashMap<String, Life> {
         std::mem::take(&mut self.lives.lock().expect("no panic under this lock"))
     }
@@ -56,7 +65,7 @@ impl Oracle {
 impl Life {
     /// A message of the route that nothing was asked of yet.
     pub fn of(route: &'static str) -> Self {
-        Self { route, is_rejected: false, flow: None, calls: Vec::new() }
+        Self { route, is_rejected: false, flow: None, is_from_source: false, calls: Vec::new() }
     }
 
     pub fn owed(&self) -> Owed {
@@ -121,6 +130,12 @@ impl Life {
                 in_force && counts(call) && call.called <= at
             })
             .map(|(_, call)| call)
+    }
+
+    /// When its redrive was answered.
+    pub fn redriven(&self) -> Option<u64> {
+        let is_done = |call: &&Call| call.operation == Operation::Redrive && matches!(call.answer, Answer::Done { .. });
+        self.calls.iter().find(is_done).map(|call| call.answered)
     }
 
     fn unknown(&self, of: impl Fn(&Call) -> bool) -> bool {

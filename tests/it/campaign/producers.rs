@@ -87,10 +87,8 @@ impl Producers {
         let headers = OwnedHeaders::new()
             .insert(Header { key: "punctual-deliver-at", value: Some(&due) })
             .insert(Header { key: "X-Version", value: Some("1") });
-        let record = BaseRecord::with_opaque_to(INPUT, Box::new(report))
-            .key(input.id)
-            .payload(input.payload)
-            .headers(headers);
+        let record =
+            BaseRecord::with_opaque_to(INPUT, Box::new(report)).key(input.id).payload(input.payload).headers(headers);
         if let Err((error, _)) = producer.send(record) {
             return Known::Unknown(error.to_string());
         }
@@ -116,7 +114,8 @@ impl Producers {
                 pipe.cmd("HSET").arg(key("retry:cnt")).arg(input.id).arg(1000);
                 pipe.cmd("ZADD").arg(key("pending")).arg(input.due / 1000).arg(input.id);
             }
-            known = match timeout(ANSWER, pipe.exec_async(&mut link)).await {
+            let written = timeout(ANSWER, pipe.exec_async(&mut link)).await;
+            known = match written {
                 Ok(Ok(())) => replicated(&mut link).await,
                 Ok(Err(error)) if is_refusal(&error) => Known::Refused,
                 Ok(Err(error)) => Known::Unknown(error.to_string()),
@@ -185,7 +184,8 @@ impl Publisher {
             let payload = input.payload.as_bytes();
             channel.basic_publish("".into(), INPUT.into(), options, payload, properties).await?.await
         };
-        match timeout(ANSWER, publishing).await {
+        let confirmed = timeout(ANSWER, publishing).await;
+        match confirmed {
             Ok(Ok(Confirmation::Ack(None))) => Known::Confirmed,
             other => {
                 self.link = None;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::PathBuf, time::Duration};
 
-use super::{nemesis, round::Outcome, world::Usage, world::World};
+use super::{judge::MAX_P99, nemesis, round::Outcome, world::Usage, world::World};
 
 /// Lines of one log in a round, at most: more are a flood.
 const MAX_LINES: usize = 3000;
@@ -12,8 +12,6 @@ const MORE_FILES: usize = 100;
 const MORE_KIB: u64 = 96 * 1024;
 /// Messages without faults from which a percentile is taken.
 const ENOUGH: usize = 100;
-/// Lateness without faults, in milliseconds: a lost wake-up would cost about a second. The rest is room for a busy machine.
-const MAX_P99: u64 = 400;
 /// Breaches that are printed.
 const MAX_PRINTED: usize = 5;
 
@@ -112,7 +110,7 @@ impl Report {
         self.worst_recovery = self.worst_recovery.max(verdict.recovery);
         self.worst_drain = self.worst_drain.max(drain);
         self.breaches.extend(verdict.breaches);
-        self.check_lateness(number, &verdict.lateness);
+        self.check_lateness(number, &verdict.lateness, &verdict.late);
         self.lateness.extend(verdict.lateness);
         self.check_usage(usage);
         let logs = world.logs().await;
@@ -127,11 +125,11 @@ impl Report {
     }
 
     /// Without faults nearly all messages are on time.
-    fn check_lateness(&mut self, number: u64, lateness: &[u64]) {
+    fn check_lateness(&mut self, number: u64, lateness: &[u64], late: &[String]) {
         let p99 = percentile(lateness, 99);
         if lateness.len() >= ENOUGH && p99 > MAX_P99 {
-            self.breaches
-                .push(format!("round {number}: without faults, the p99 of {} is {p99} ms late\n", lateness.len()));
+            let what = format!("round {number}: without faults, the p99 of {} is {p99} ms late\n", lateness.len());
+            self.breaches.push(what + &late.concat());
         }
     }
 

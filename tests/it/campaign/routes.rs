@@ -17,13 +17,17 @@ pub const RATE: u64 = 10;
 pub const BURST: u64 = 3;
 pub const PARALLEL: usize = 3;
 
-const ROUTES: [Route; 8] = [
+const ROUTES: [Route; 12] = [
     Route { name: "web", sink: "hook", settings: TWO, needs_brokers: false },
     Route { name: "jobs", sink: "jobs", settings: TWO, needs_brokers: false },
     Route { name: "ordered", sink: "hook", settings: "flow: { key: '{key}', ordered: true }", needs_brokers: false },
     Route { name: "parallel", sink: "hook", settings: "flow: { parallel: 3 }", needs_brokers: false },
     Route { name: "rate", sink: "hook", settings: "flow: { rate: 10/s, burst: 3 }", needs_brokers: false },
     Route { name: "ticks", sink: "hook", settings: TWO, needs_brokers: false },
+    Route { name: "from-set", sink: "hook", settings: TWO, needs_brokers: false },
+    Route { name: "from-library", sink: "hook", settings: TWO, needs_brokers: false },
+    Route { name: "from-kafka", sink: "hook", settings: TWO, needs_brokers: true },
+    Route { name: "from-rabbitmq", sink: "hook", settings: TWO, needs_brokers: true },
     Route { name: "topic", sink: "topic", settings: TWO, needs_brokers: true },
     Route { name: "queue", sink: "queue", settings: TWO, needs_brokers: true },
 ];
@@ -37,8 +41,13 @@ pub fn all(has_brokers: bool) -> impl Iterator<Item = &'static Route> {
 
 /// Those that clients use, without flows.
 pub fn plain(has_brokers: bool) -> Vec<&'static str> {
-    let is_plain = |route: &&Route| route.settings == TWO && route.name != "ticks";
+    let is_plain = |route: &&Route| route.settings == TWO && route.name != "ticks" && !route.name.starts_with("from-");
     all(has_brokers).filter(is_plain).map(|route| route.name).collect()
+}
+
+/// Those of sources.
+pub fn of_sources(has_brokers: bool) -> Vec<&'static str> {
+    all(has_brokers).map(|route| route.name).filter(|name| name.starts_with("from-")).collect()
 }
 
 /// The flow of a message; `None` on a route without flows. The number of flows leaves each of them with messages that wait, and

@@ -54,8 +54,8 @@ pub struct Schedule {
     ends_at: u64,
     /// Answer of a pause, and call that resumes it.
     paused: Option<[u64; 2]>,
-    /// Additional messages.
-    runs: Vec<String>,
+    /// Times of additional messages.
+    runs: Vec<u64>,
     /// Runs that can have made one.
     unknown_runs: usize,
 }
@@ -135,7 +135,9 @@ async fn run(clients: &Clients, schedule: &mut Schedule) {
     match clients.ask(0, Method::POST, &path, "").await {
         Some((202, text)) => {
             let json: Value = serde_json::from_str(&text).unwrap_or_default();
-            schedule.runs.push(json["id"].as_str().expect("an id").to_owned());
+            let id = json["id"].as_str().unwrap_or_default();
+            let time = id.rsplit('~').next().and_then(|time| time.parse().ok());
+            schedule.runs.push(time.expect("an id with a time"));
         }
         _ => schedule.unknown_runs += 1,
     }
@@ -168,23 +170,17 @@ async fn until_definite(clients: &Clients, method: Method, path: &str, body: &st
 pub fn judge(observed: &Observed, arrivals: &mut HashMap<&str, Vec<&Arrival>>, verdict: &mut Verdict) {
     for schedule in &observed.schedules {
         let mut times: BTreeMap<u64, Vec<&Arrival>> = BTreeMap::new();
-        let mut runs: HashMap<&str, Vec<&Arrival>> = HashMap::new();
         arrivals.retain(|id, found| {
-            match id.strip_prefix(&*schedule.name).map(|rest| rest.split_at(rest.len().min(1))) {
-                Some(("@", time)) => {
-                    let planned: Option<jiff::Timestamp> = time.parse().ok();
-                    let planned =
-                        planned.and_then(|time| u64::try_from(time.as_millisecond()).ok()).unwrap_or_default();
-                    times.insert(planned, std::mem::take(found));
-                    false
-                }
-                Some(("~", _)) => {
-                    runs.insert(id, std::mem::take(found));
-                    false
-                }
-                _ => true,
-            }
+            let Some(time) = id.strip_prefix(&*schedule.name).and_then(|rest| rest.strip_prefix('@')) else {
+                return true;
+            };
+            let planned: Option<jiff::Timestamp> = time.parse().ok();
+            let planned = planned.and_then(|time| u64::try_from(time.as_millisecond()).ok()).unwrap_or_default();
+            times.insert(planned, std::mem::take(found));
+            false
         });
+        // A run has the id of an occurrence at its time, which usually is between those of the rule.
+        let (times, runs) = times.into_iter().partition(|(planned, _)| planned % schedule.every == 0);
         let found = Found { observed, schedule, times, runs };
         found.judge_times(verdict);
         found.judge_missed(verdict);
@@ -198,8 +194,8 @@ struct Found<'a> {
     schedule: &'a Schedule,
     /// Arrivals by planned time.
     times: BTreeMap<u64, Vec<&'a Arrival>>,
-    /// Arrivals of additional messages, by id.
-    runs: HashMap<&'a str, Vec<&'a Arrival>>,
+    /// Arrivals of additional messages, by the time of the call.
+    runs: BTreeMap<u64, Vec<&'a Arrival>>,
 }
 
 /// Whether the endpoint has confirmed it, perhaps too late.
@@ -209,10 +205,10 @@ fn is_delivered(arrival: &Arrival) -> bool {
 
 impl Found<'_> {
     fn judge_times(&self, verdict: &mut Verdict) {
-        let Schedule { every, called, ends_at, paused, .. } = *self.schedule;
+        let Schedule { called, ends_at, paused, .. } = *self.schedule;
         for (planned, arrivals) in &self.times {
             let Some(first) = arrivals.first() else { continue };
-            if planned % every != 0 || *planned < called || *planned >= ends_at {
+            if *planned < called || *planned >= ends_at {
                 verdict.corrupt += 1;
                 self.breach(verdict, *planned, "is not an occurrence of the schedule");
             }
@@ -294,21 +290,21 @@ impl Found<'_> {
     }
 
     fn judge_runs(&self, verdict: &mut Verdict) {
-        for id in &self.schedule.runs {
-            let arrivals = self.runs.get(&**id).map(Vec::as_slice).unwrap_or_default();
+        let Schedule { runs, unknown_runs, .. } = self.schedule;
+        for run in runs {
+            let arrivals = self.runs.get(run).or_else(|| self.times.get(run)).map(Vec::as_slice).unwrap_or_default();
             verdict.note("runs");
             if !arrivals.iter().any(|arrival| is_delivered(arrival)) {
                 verdict.lost += 1;
-                verdict.breaches.push(format!("{id}: an additional run is lost: {:?}\n", self.schedule));
+                self.breach(verdict, *run, "an additional run is lost");
             }
         }
-        if self.runs.len() > self.schedule.runs.len() + self.schedule.unknown_runs {
-            let ids: Vec<_> = self.runs.keys().collect();
-            verdict.breaches.push(format!("more runs than were asked for: {ids:?}, {:?}\n", self.schedule));
+        if self.runs.len() > runs.len() + unknown_runs {
+            let found: Vec<_> = self.runs.keys().collect();
+            verdict.breaches.push(format!("more runs than were asked for: {found:?}, {:?}\n", self.schedule));
         }
-        for (id, arrivals) in &self.runs {
-            let planned = id.rsplit('~').next().and_then(|time| time.parse().ok()).unwrap_or_default();
-            self.judge_each(verdict, planned, arrivals);
+        for (called, arrivals) in &self.runs {
+            self.judge_each(verdict, *called, arrivals);
         }
     }
 
@@ -328,7 +324,8 @@ impl Found<'_> {
             self.observed.faults.iter().filter(|fault| fault.overlaps(planned.saturating_sub(near), planned + near));
         lines.extend(faults.map(|fault| (fault.began, format!("{fault:?}"))));
         lines.sort();
-        let lines: String = lines.iter().map(|(_, line)| format!("  {line}\n")).collect();
+        let lines: Vec<_> = lines.into_iter().map(|(_, line)| format!("  {line}\n")).collect();
+        let lines = lines.concat();
         verdict.breaches.push(format!("{} at {planned}: {what}\n  {:?}\n{lines}", self.schedule.name, self.schedule));
     }
 }

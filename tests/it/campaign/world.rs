@@ -4,7 +4,13 @@ use std::{fs, time::Duration};
 
 use tokio::{sync::Mutex, time::Instant};
 
-use super::{Settings, brokers::Brokers, endpoint::Endpoint, routes};
+use super::{
+    Settings,
+    brokers::Brokers,
+    endpoint::Endpoint,
+    producers::{QUEUE, SET},
+    routes,
+};
 use crate::{
     program::eventually,
     support::{RedisServer, http, punctual::Punctual, sentinels::WatchedRedis},
@@ -13,7 +19,7 @@ use crate::{
 pub const INSTANCES: usize = 3;
 /// The list on the Redis of the queue.
 pub const KEY: &str = "campaign:jobs";
-const REPLICAS: usize = 2;
+pub const REPLICAS: usize = 2;
 /// A message in flight returns after this time, in milliseconds.
 pub const LEASE: u64 = 5000;
 /// Until all instances are ready again.
@@ -119,6 +125,7 @@ fn configuration(redis: &WatchedRedis, endpoint: &Endpoint, brokers: Option<&Bro
         let routes::Route { name, sink, settings, .. } = route;
         format!(
             "  {name}: {{ sink: {sink}, {settings}, lease: {LEASE}ms, remember: {{ for: 1h }}, \
+             history: {{ for: 1h, max: 1000000 }}, \
              retry: {{ max_attempts: 1000, initial: 100ms, max: 1s }} }}\n"
         )
     };
@@ -130,7 +137,12 @@ fn configuration(redis: &WatchedRedis, endpoint: &Endpoint, brokers: Option<&Bro
         redis.setting(""),
         endpoint.url(),
     );
+    let sources = format!(
+        "  from-set: {{ type: sorted_set, key: '{SET}', unit: milliseconds, poll: 200ms, route: from-set }}\n  \
+         from-library: {{ type: delayqueue, name: {QUEUE}, hash_tag: false, poll: 200ms, route: from-library }}\n{}",
+        brokers.map(Brokers::sources).unwrap_or_default()
+    );
     let sinks = brokers.map(Brokers::sinks).unwrap_or_default();
     let routes: String = routes::all(brokers.is_some()).map(route).collect();
-    format!("{head}{sinks}routes:\n{routes}")
+    format!("{head}{sinks}sources:\n{sources}routes:\n{routes}")
 }
