@@ -41,7 +41,8 @@ pub struct GroupMembers {
 
 impl RedisStore {
     /// Cancels the pending messages among the first `most` (1 to `MAX_BATCH`) of a group after an id. Its messages must
-    /// be in `partition`: see `gather`. `by`: the name of the token that cancels.
+    /// be in `partition`: see `gather`. `by`: the name of the token that cancels. Waits for replicas, if durability requires
+    /// it.
     pub async fn cancel_group(
         &self,
         partition: &Partition,
@@ -52,13 +53,14 @@ impl RedisStore {
     ) -> Result<CancelledGroup, StoreError> {
         let call = self.purge_call(partition, most as u64, false, by)?;
         let call = call.arg("group").arg(group).arg(after.map_or("", MessageId::as_str));
-        let reply: Vec<Value> = call.run(&self.servers).await?;
+        let (reply, link): (Vec<Value>, _) = self.writes.run(call).await?;
         let mut reply = Reply::from(reply);
         let (count, reached) = (reply.integer()?, reply.optional_id()?);
         let mut in_flight = Vec::new();
         while !reply.is_done() {
             in_flight.push(reply.id()?);
         }
+        self.confirm(partition, link, count > 0).await?;
         Ok(CancelledGroup { count, in_flight, reached })
     }
 

@@ -22,6 +22,7 @@ use tokio::{
 use super::{
     history::{Arrival, Reply},
     payload,
+    producers::INPUT,
 };
 use crate::{
     program::eventually,
@@ -60,7 +61,9 @@ impl Brokers {
         let (kafka, rabbitmq) = (Broker::start().await?, RabbitMq::start().await);
         let kafka_address = kafka.address();
         kafka::create_topic(&kafka_address, NAME, PARTITIONS, &[("message.timestamp.type", "LogAppendTime")]).await;
+        kafka::create_topic(&kafka_address, INPUT, PARTITIONS, &[]).await;
         rabbitmq.declare(NAME, NAME).await;
+        rabbitmq.declare(INPUT, INPUT).await;
         let (taken, rabbitmq_port) = (Arc::<Mutex<Vec<Arrival>>>::default(), rabbitmq.port());
         let taking = tokio::spawn(take(rabbitmq_port, Arc::clone(&taken)));
         Some(Self {
@@ -80,6 +83,22 @@ impl Brokers {
              queue: {{ type: rabbitmq, url: 'amqp://127.0.0.1:{}/%2f', exchange: {NAME}, routing_key: {NAME}, timeout: 2s }}\n",
             self.kafka_address, self.rabbitmq_port
         )
+    }
+
+    /// The sources, as YAML. The partitions of a killed instance are read again when its session ends.
+    pub fn sources(&self) -> String {
+        format!(
+            "  from-kafka: {{ type: kafka, brokers: ['{}'], topics: [{INPUT}], group_id: punctual, start: earliest, \
+             options: {{ session.timeout.ms: 6000 }}, route: from-kafka }}\n  \
+             from-rabbitmq: {{ type: rabbitmq, url: 'amqp://127.0.0.1:{}/%2f', queue: {INPUT}, id_from: message_id, \
+             route: from-rabbitmq }}\n",
+            self.kafka_address, self.rabbitmq_port
+        )
+    }
+
+    /// The address of Kafka and the port of RabbitMQ.
+    pub fn addresses(&self) -> (&str, u16) {
+        (&self.kafka_address, self.rabbitmq_port)
     }
 
     /// All that arrived so far, of the ids with this prefix.
@@ -144,7 +163,7 @@ fn of_delivery(delivery: &Delivery) -> Arrival {
         _ => String::new(),
     };
     let id = delivery.properties.message_id().as_ref().map(ToString::to_string).unwrap_or_default();
-    arrival(id, &delivery.data, wall_clock(), "queue", text)
+    arrival(id, &delivery.data, wall_clock(), text)
 }
 
 fn of_record(record: &Record) -> Arrival {
@@ -152,19 +171,21 @@ fn of_record(record: &Record) -> Arrival {
         record.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone()).unwrap_or_default()
     };
     let at = u64::try_from(record.timestamp).expect("after 1970");
-    arrival(record.id().to_owned(), record.payload.as_deref().unwrap_or_default(), at, "topic", text)
+    arrival(record.id().to_owned(), record.payload.as_deref().unwrap_or_default(), at, text)
 }
 
-fn arrival(id: String, body: &[u8], at: u64, route: &str, header: impl Fn(&str) -> String) -> Arrival {
+fn arrival(id: String, body: &[u8], at: u64, header: impl Fn(&str) -> String) -> Arrival {
     let version = payload::version(&id, body);
     let expected = version.map(|version| version.to_string()).unwrap_or_default();
-    let (found, via) = (header("X-Version"), header("punctual-route"));
-    let wrong = (found != expected || via != route).then(|| format!("X-Version `{found}`, route `{via}`"));
+    let found = header("X-Version");
+    let wrong = (found != expected).then(|| format!("X-Version is `{found}`"));
     Arrival {
         version,
         attempt: header("punctual-attempt").parse().unwrap_or_default(),
         due: header("punctual-due").parse().unwrap_or_default(),
         at,
+        ended: None,
+        route: header("punctual-route"),
         reply: Reply::Status(200),
         wrong,
         id,

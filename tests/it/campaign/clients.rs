@@ -12,10 +12,15 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::{
+    brokers::Brokers,
+    calls::{Draft, Heard, Request, Times, definite, due},
+    endpoint::Pardons,
+    groups,
     history::{Answer, Call, Operation},
-    oracle::Oracle,
-    payload,
+    oracle::{Life, Oracle},
+    producers::Producers,
     random::Random,
+    routes,
     world::{INSTANCES, World},
 };
 use crate::support::{http, receiver::wall_clock};
@@ -32,6 +37,10 @@ const PAUSE: Duration = Duration::from_millis(200);
 const MAX_DELAY: u64 = 6000;
 /// Maximum time after its first due time at which a message is changed, in milliseconds: it can be in flight then.
 const AFTER_DUE: u64 = 1500;
+/// Share of the groups, in percent.
+const GROUPS: u64 = 4;
+/// Share of the messages of sources among the others, in percent.
+const SOURCES: u64 = 12;
 /// Maximum messages of an array.
 const MAX_ARRAY: u64 = 20;
 
@@ -40,8 +49,14 @@ pub struct Clients {
     http: reqwest::Client,
     bases: Vec<String>,
     routes: Vec<&'static str>,
+    sources: Vec<&'static str>,
+    /// Of the servers of Redis.
+    ports: Vec<u16>,
+    pub producers: Producers,
     /// Before each id.
     prefix: String,
+    pub changes: Mutex<Vec<groups::Change>>,
+    pardons: Pardons,
     tally: Mutex<Tally>,
 }
 
@@ -59,20 +74,8 @@ enum Form {
     Single,
     Array,
     Raw,
-}
-
-/// A call, before it is made.
-struct Request {
-    operation: Operation,
-    method: Method,
-    path: String,
-    headers: Vec<(&'static str, String)>,
-    body: String,
-    version: u32,
-    /// Epoch milliseconds; `None`: relative to the call.
-    deliver_at: Option<u64>,
-    /// Milliseconds.
-    delay: u64,
+    /// `produce.lua`.
+    Script,
 }
 
 impl Clients {
@@ -84,8 +87,13 @@ impl Clients {
             oracle: Oracle::default(),
             http,
             bases: world.bases.clone(),
-            routes: world.routes(),
+            routes: routes::plain(world.brokers.is_some()),
+            sources: routes::of_sources(world.brokers.is_some()),
+            ports: world.ports.clone(),
+            producers: Producers::new(world.brokers.as_ref().map(Brokers::addresses), &world.ports),
             prefix,
+            changes: Mutex::default(),
+            pardons: world.endpoint.pardons(),
             tally: Mutex::default(),
         }
     }
@@ -94,46 +102,133 @@ impl Clients {
         self.tally.lock().expect("no panic under this lock").clone()
     }
 
-    /// The life of one message, or of an array of them. `number`: unique in the round.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    pub fn sources(&self) -> &[&'static str] {
+        &self.sources
+    }
+
+    pub fn ports(&self) -> &[u16] {
+        &self.ports
+    }
+
+    pub fn routes(&self) -> &[&'static str] {
+        &self.routes
+    }
+
+    /// One call with one attempt. `None`: without an answer.
+    pub async fn ask(&self, instance: usize, method: Method, path: &str, body: &str) -> Option<(u16, String)> {
+        let times = Times { delay: 0, deliver_at: None };
+        let request = Request::new(Operation::Schedule, method, path.to_owned(), body.to_owned(), times);
+        match self.call(instance, &request).await {
+            Heard::Status(status, text) => Some((status, text)),
+            _ => None,
+        }
+    }
+
+    pub fn count(&self, what: &str) {
+        *self.tally.lock().expect("no panic under this lock").answers.entry(what.to_owned()).or_default() += 1;
+    }
+
+    pub fn is_unexpected(&self, found: String) {
+        self.tally.lock().expect("no panic under this lock").unexpected.push(found);
+    }
+
+    /// The life of a message, of an array of them or of a group. `number`: unique in the round.
     pub async fn live(self: Arc<Self>, number: u64, mut random: Random) {
-        let route = if random.chance(50) { self.routes[0] } else { random.pick(&self.routes[1..]) };
+        if random.chance(GROUPS) {
+            self.live_as_group(number, random).await;
+        } else if random.chance(SOURCES) {
+            self.live_at_source(number, random).await;
+        } else {
+            self.live_alone(number, random).await;
+        }
+    }
+
+    /// The life of one message, or of an array of them. `number`: unique in the round.
+    async fn live_alone(&self, number: u64, mut random: Random) {
+        let route = match random.between(1, 100) {
+            1..=40 => "web",
+            41..=60 => random.pick(&routes::WITH_FLOW),
+            _ => random.pick(&self.routes),
+        };
+        let flow = routes::draw_flow(route, &self.prefix, &mut random);
         let form = match random.between(1, 100) {
             1..=10 => Form::Array,
-            11..=25 => Form::Raw,
+            11..=25 if flow.is_none() => Form::Raw,
+            26..=40 => Form::Script,
             _ => Form::Single,
         };
         let count = if form == Form::Array { random.between(2, MAX_ARRAY) } else { 1 };
         let ids: Vec<String> = (0..count).map(|n| format!("{}-{number}-{n}", self.prefix)).collect();
-        let is_rejected = route == "web" && form == Form::Single && random.chance(1);
+        let is_rejected = matches!(route, "web" | "ordered") && form == Form::Single && random.chance(1);
         for id in &ids {
-            self.oracle.begin(id, route, is_rejected);
+            self.oracle.begin(id, Life { is_rejected, flow: flow.clone(), ..Life::of(route) });
         }
         let delay = if random.chance(10) { 0 } else { random.between(1, MAX_DELAY) };
+        let draft = Draft { is_rejected, flow: flow.as_deref(), ..Draft::of(route, &ids[0]) };
         let first = match form {
-            Form::Raw => raw(route, &ids[0], delay),
-            Form::Single => {
-                single(route, &ids[0], Operation::Schedule, 1, Times::draw(&mut random, delay), is_rejected)
-            }
-            Form::Array => array(route, &ids, Times::draw(&mut random, delay)),
+            Form::Raw => draft.raw(delay),
+            Form::Script => draft.production(Times::draw(&mut random, delay)),
+            Form::Single => draft.single(Operation::Schedule, Times::draw(&mut random, delay)),
+            Form::Array => draft.array(&ids, Times::draw(&mut random, delay)),
         };
         let is_accepted = self.settle(&ids, &first, &mut random).await;
         if is_accepted && form != Form::Array && !is_rejected {
-            self.change(route, &ids[0], delay, &mut random).await;
+            self.change(draft, delay, &mut random).await;
+        } else if is_accepted && is_rejected && random.chance(60) {
+            sleep(Duration::from_millis(delay + AFTER_DUE)).await;
+            self.redrive(route, &ids[0]).await;
+        }
+    }
+
+    /// Lets the endpoint take a message that it rejected, and redrives it as soon as it is a dead letter.
+    async fn redrive(&self, route: &'static str, id: &str) {
+        let deadline = Instant::now() + MAX_REPEAT;
+        let path = format!("/v1/routes/{route}/dead/redrive");
+        let body = json!({ "ids": [id] }).to_string();
+        for instance in (0..INSTANCES).cycle() {
+            self.pardons.pardon(id);
+            let called = wall_clock();
+            let heard = self.ask(instance, Method::POST, &path, &body).await;
+            let answered = wall_clock();
+            let answer = match heard {
+                Some((200, text)) => match serde_json::from_str::<Value>(&text).unwrap_or_default()["count"].as_u64() {
+                    Some(1) => Answer::Done { due: called },
+                    _ => Answer::Nothing(text),
+                },
+                Some((503, text)) => Answer::Unknown(text),
+                Some((status, text)) => {
+                    self.is_unexpected(format!("{path} answered with {status} {text}"));
+                    Answer::Nothing(text)
+                }
+                None => Answer::Unknown("no answer".into()),
+            };
+            let is_done = matches!(answer, Answer::Done { .. });
+            self.count(&format!("Redrive: {}", if is_done { "done" } else { "nothing or unknown" }));
+            let operation = Operation::Redrive;
+            self.oracle
+                .record(id, Call { operation, version: 0, not_before: called, instance, called, answered, answer });
+            if is_done || Instant::now() > deadline {
+                return;
+            }
+            sleep(PAUSE * 5).await;
         }
     }
 
     /// Perhaps changes a message before it is due, once or twice.
-    async fn change(&self, route: &'static str, id: &str, delay: u64, random: &mut Random) {
-        let mut version = 1;
+    async fn change(&self, mut draft: Draft<'_>, delay: u64, random: &mut Random) {
         for _ in 0..random.between(0, 2) {
             sleep(Duration::from_millis(random.between(0, delay + AFTER_DUE))).await;
             let new_delay = random.between(0, MAX_DELAY);
-            let path = format!("/v1/routes/{route}/messages/{id}");
+            let path = format!("/v1/routes/{}/messages/{}", draft.route, draft.id);
             let times = Times::draw(random, new_delay);
             let request = match random.between(1, 100) {
                 1..=30 => {
-                    version += 1;
-                    single(route, id, Operation::Replace, version, times, false)
+                    draft.version += 1;
+                    draft.single(Operation::Replace, times)
                 }
                 31..=55 => {
                     let mut body = json!({});
@@ -146,16 +241,16 @@ impl Clients {
                 }
                 _ => {
                     let request = Request::new(Operation::Cancel, Method::DELETE, path, String::new(), times);
-                    self.settle(&[id.to_owned()], &request, random).await;
+                    self.settle(&[draft.id.to_owned()], &request, random).await;
                     return;
                 }
             };
-            self.settle(&[id.to_owned()], &request, random).await;
+            self.settle(&[draft.id.to_owned()], &request, random).await;
         }
     }
 
     /// Makes a call until its answer is definite, each time at another instance. Whether it was executed.
-    async fn settle(&self, ids: &[String], request: &Request, random: &mut Random) -> bool {
+    pub async fn settle(&self, ids: &[String], request: &Request, random: &mut Random) -> bool {
         let deadline = Instant::now() + MAX_REPEAT;
         let mut instance = usize::try_from(random.next() % 3).expect("an index") % INSTANCES;
         loop {
@@ -184,6 +279,9 @@ impl Clients {
     }
 
     async fn call(&self, instance: usize, request: &Request) -> Heard {
+        if let Some(production) = &request.production {
+            return self.produce(production, &request.body).await;
+        }
         let mut call = self.http.request(request.method.clone(), format!("{}{}", self.bases[instance], request.path));
         for (name, value) in &request.headers {
             call = call.header(*name, value);
@@ -241,101 +339,4 @@ impl Clients {
         *tally.answers.entry(format!("{:?}: {kind} ({})", request.operation, word.trim())).or_default() += 1;
         answer
     }
-}
-
-/// `None`: the call should not get this answer.
-fn definite(operation: Operation, status: u16, word: &str, due: Option<u64>, not_before: u64) -> Option<Answer> {
-    match (operation, status, word) {
-        (Operation::Schedule, 200 | 201, "scheduled" | "exists")
-        | (Operation::Replace, 200, "replaced")
-        | (Operation::Reschedule | Operation::DeliverNow, 200, "rescheduled") => due.map(|due| Answer::Done { due }),
-        // It says that the message was delivered: that is owed.
-        (Operation::Schedule, 200, "delivered") => Some(Answer::Done { due: not_before }),
-        (Operation::Cancel, 204, "") => Some(Answer::Done { due: 0 }),
-        (Operation::Reschedule | Operation::DeliverNow | Operation::Cancel, 404 | 409, _)
-        | (Operation::Replace, 409, _)
-        | (Operation::Replace, 200, "delivered") => Some(Answer::Nothing(format!("{status} {word}"))),
-        _ => None,
-    }
-}
-
-enum Heard {
-    /// Nothing was sent.
-    Refused,
-    /// The call may have been executed.
-    Silence(String),
-    Status(u16, String),
-}
-
-/// When a message is due.
-#[derive(Clone, Copy)]
-struct Times {
-    /// Milliseconds.
-    delay: u64,
-    /// Epoch milliseconds, instead of the delay.
-    deliver_at: Option<u64>,
-}
-
-impl Times {
-    /// As a delay or as a time.
-    fn draw(random: &mut Random, delay: u64) -> Self {
-        Self { delay, deliver_at: random.chance(50).then(|| wall_clock() + delay) }
-    }
-
-    fn add(self, body: &mut Value) {
-        match self.deliver_at {
-            Some(at) => body["deliver_at"] = at.into(),
-            None => body["delay"] = self.delay.into(),
-        }
-    }
-}
-
-impl Request {
-    fn new(operation: Operation, method: Method, path: String, body: String, times: Times) -> Self {
-        let Times { delay, deliver_at } = times;
-        Self { operation, method, path, headers: Vec::new(), body, version: 0, deliver_at, delay }
-    }
-}
-
-fn message(id: &str, version: u32, times: Times, is_rejected: bool) -> Value {
-    let mut message = json!({
-        "id": id,
-        "payload": payload::of(id, version),
-        "headers": { "X-Version": version.to_string() },
-    });
-    if is_rejected {
-        message["headers"]["X-Reject"] = "1".into();
-    }
-    times.add(&mut message);
-    message
-}
-
-fn single(route: &str, id: &str, operation: Operation, version: u32, times: Times, is_rejected: bool) -> Request {
-    let mut message = message(id, version, times, is_rejected);
-    if operation == Operation::Replace {
-        message["on_conflict"] = "replace".into();
-    }
-    let path = format!("/v1/routes/{route}/messages");
-    Request { version, ..Request::new(operation, Method::POST, path, message.to_string(), times) }
-}
-
-fn array(route: &str, ids: &[String], times: Times) -> Request {
-    let messages: Vec<Value> = ids.iter().map(|id| message(id, 1, times, false)).collect();
-    let path = format!("/v1/routes/{route}/messages");
-    let body = Value::from(messages).to_string();
-    Request { version: 1, ..Request::new(Operation::Schedule, Method::POST, path, body, times) }
-}
-
-fn raw(route: &str, id: &str, delay: u64) -> Request {
-    let path = format!("/v1/routes/{route}/raw?id={id}&delay={delay}");
-    let times = Times { delay, deliver_at: None };
-    let headers = vec![("content-type", "text/plain".into()), ("punctual-forward-x-version", "1".into())];
-    let request = Request::new(Operation::Schedule, Method::POST, path, payload::of(id, 1), times);
-    Request { version: 1, headers, ..request }
-}
-
-/// Epoch milliseconds.
-fn due(one: &Value) -> Option<u64> {
-    let at: jiff::Timestamp = one["deliver_at"].as_str()?.parse().ok()?;
-    u64::try_from(at.as_millisecond()).ok()
 }

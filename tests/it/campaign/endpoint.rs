@@ -1,6 +1,7 @@
 //! An HTTP endpoint that records every request with its reply, and misbehaves on demand.
 
 use std::{
+    collections::HashSet,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -10,6 +11,7 @@ use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::TcpStream,
     runtime::Runtime,
+    select,
     sync::watch,
     time::sleep,
 };
@@ -17,6 +19,7 @@ use tokio::{
 use super::{
     history::{Arrival, Reply},
     payload,
+    random::Random,
 };
 use crate::support::{port::Port, receiver::wall_clock};
 
@@ -24,6 +27,12 @@ use crate::support::{port::Port, receiver::wall_clock};
 const IN_TIME: u64 = 1500;
 /// A message with this header is rejected.
 pub const REJECT: &str = "x-reject";
+/// Share of the requests that take a while although nothing is wrong, in percent, and those that hold a flow: so some tens of
+/// messages are in flight at any time.
+const LONG: u64 = 30;
+const LONG_IN_ORDER: u64 = 3;
+/// In milliseconds, shorter than the timeout of the sink.
+const LONG_REPLY: [u64; 2] = [500, 1000];
 /// The header with the version of the message.
 pub const VERSION: &str = "x-version";
 
@@ -58,6 +67,18 @@ pub struct Endpoint {
 struct Shared {
     behaviour: watch::Sender<Behaviour>,
     arrivals: Mutex<Vec<Arrival>>,
+    /// Messages that are no longer rejected.
+    pardoned: Mutex<HashSet<String>>,
+}
+
+/// Ends rejections.
+#[derive(Clone)]
+pub struct Pardons(Arc<Shared>);
+
+impl Pardons {
+    pub fn pardon(&self, id: &str) {
+        self.0.pardoned.lock().expect("no panic under this lock").insert(id.to_owned());
+    }
 }
 
 struct Request {
@@ -67,7 +88,11 @@ struct Request {
 
 impl Endpoint {
     pub fn start() -> Self {
-        let shared = Arc::new(Shared { behaviour: watch::Sender::new(Behaviour::Fine), arrivals: Mutex::default() });
+        let shared = Arc::new(Shared {
+            behaviour: watch::Sender::new(Behaviour::Fine),
+            arrivals: Mutex::default(),
+            pardoned: Mutex::default(),
+        });
         let server = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let server = server.expect("a runtime");
         let port = Port::reserve();
@@ -88,8 +113,20 @@ impl Endpoint {
         format!("http://127.0.0.1:{}/due", self.port)
     }
 
+    pub fn pardons(&self) -> Pardons {
+        Pardons(Arc::clone(&self.shared))
+    }
+
     pub fn behave(&self, behaviour: Behaviour) {
         self.shared.behaviour.send_replace(behaviour);
+    }
+
+    /// Whether all of these were confirmed.
+    pub fn has(&self, ids: &[String]) -> bool {
+        let arrivals = self.shared.arrivals.lock().expect("no panic under this lock");
+        let is_confirmed = |arrival: &&Arrival| matches!(arrival.reply, Reply::Status(200) | Reply::Late(200));
+        let confirmed: HashSet<&str> = arrivals.iter().filter(is_confirmed).map(|arrival| &*arrival.id).collect();
+        ids.iter().all(|id| confirmed.contains(&**id))
     }
 
     /// Takes what arrived so far.
@@ -117,8 +154,9 @@ async fn serve(stream: TcpStream, shared: Arc<Shared>) {
             arrivals.push(arrival(&request, began));
             arrivals.len() - 1
         };
-        let id = request.header("punctual-id");
-        let (reply, goes_on) = answer(&mut stream, &request, &shared).await;
+        let id = own_id(&request);
+        let mut ended = None;
+        let (reply, goes_on) = answer(&mut stream, &request, &shared, &mut ended).await;
         let is_late = wall_clock() > began + IN_TIME;
         let reply = match reply {
             Reply::Status(status) if is_late => Reply::Late(status),
@@ -130,6 +168,7 @@ async fn serve(stream: TcpStream, shared: Arc<Shared>) {
             && arrival.at == began
         {
             arrival.reply = reply;
+            arrival.ended = ended;
         }
         if !goes_on {
             return;
@@ -137,29 +176,46 @@ async fn serve(stream: TcpStream, shared: Arc<Shared>) {
     }
 }
 
-/// How the request was answered, and whether the connection goes on.
-async fn answer(stream: &mut BufReader<TcpStream>, request: &Request, shared: &Shared) -> (Reply, bool) {
+/// How the request was answered, and whether the connection goes on. `ended`: when the answer began, or the sender was gone.
+async fn answer(
+    stream: &mut BufReader<TcpStream>,
+    request: &Request,
+    shared: &Shared,
+    ended: &mut Option<u64>,
+) -> (Reply, bool) {
     let mut behaviours = shared.behaviour.subscribe();
     let behaviour = *behaviours.borrow_and_update();
-    let status = if request.header(REJECT) == "1" { 422 } else { 200 };
+    let waiting = async {
+        match behaviour {
+            Behaviour::Hang => {
+                let _ = behaviours.wait_for(|behaviour| *behaviour != Behaviour::Hang).await;
+            }
+            Behaviour::Slow(time) => sleep(time).await,
+            Behaviour::Fine => sleep(own_time(request)).await,
+            _ => {}
+        }
+    };
+    let is_gone = select! {
+        () = waiting => false,
+        () = gone(stream) => true,
+    };
+    *ended = Some(wall_clock());
+    if is_gone {
+        return (Reply::Dropped, false);
+    }
+    let is_pardoned = || shared.pardoned.lock().expect("no panic under this lock").contains(own_id(request));
+    let status = if request.header(REJECT) == "1" && !is_pardoned() { 422 } else { 200 };
     let plain = |status: u16| format!("HTTP/1.1 {status} Answer\r\ncontent-length: 0\r\n");
     let (status, head, goes_on) = match behaviour {
-        Behaviour::Fine | Behaviour::Drip => (status, plain(status), true),
+        Behaviour::Fine | Behaviour::Drip | Behaviour::Slow(_) => (status, plain(status), true),
         Behaviour::Status(status) => (status, plain(status), true),
         Behaviour::Throttle => (429, plain(429) + "retry-after: 1\r\n", true),
-        Behaviour::Hang => {
-            let _ = behaviours.wait_for(|behaviour| *behaviour != Behaviour::Hang).await;
-            return (Reply::Dropped, false);
-        }
+        Behaviour::Hang => return (Reply::Dropped, false),
         Behaviour::Reset => {
             let _ = SockRef::from(stream.get_ref()).set_linger(Some(Duration::ZERO));
             return (Reply::Dropped, false);
         }
         Behaviour::Close => (status, plain(status), false),
-        Behaviour::Slow(time) => {
-            sleep(time).await;
-            (status, plain(status), true)
-        }
         Behaviour::OddHead => (status, plain(status) + "x-a: 1\r\n 2\r\nx-a: 3\r\nx-b : 4\r\nx-c:\r\n", true),
     };
     let reply = head + "\r\n";
@@ -169,6 +225,23 @@ async fn answer(stream: &mut BufReader<TcpStream>, request: &Request, shared: &S
         stream.write_all(reply.as_bytes()).await
     };
     if written.is_err() { (Reply::Dropped, false) } else { (Reply::Status(status), goes_on) }
+}
+
+/// Time that an endpoint takes for this request on its best days.
+fn own_time(request: &Request) -> Duration {
+    let attempt = format!("{} {}", request.header("punctual-id"), request.header("punctual-attempt"));
+    let seed = attempt.bytes().fold(7, |sum: u64, byte| sum.wrapping_mul(1_099_511_628_211) ^ u64::from(byte));
+    let mut random = Random::new(seed);
+    let share = if matches!(request.header("punctual-route"), "ordered" | "ticks") { LONG_IN_ORDER } else { LONG };
+    let millis = if random.chance(share) { random.between(LONG_REPLY[0], LONG_REPLY[1]) } else { 0 };
+    Duration::from_millis(millis)
+}
+
+/// Returns when the sender has closed the connection.
+async fn gone(stream: &mut BufReader<TcpStream>) {
+    if stream.fill_buf().await.is_ok_and(|more| !more.is_empty()) {
+        std::future::pending::<()>().await;
+    }
 }
 
 async fn drip(stream: &mut BufReader<TcpStream>, reply: &str) -> std::io::Result<()> {
@@ -194,26 +267,36 @@ async fn read(stream: &mut BufReader<TcpStream>) -> Option<Request> {
     Some(request)
 }
 
-fn arrival(request: &Request, at: u64) -> Arrival {
-    let id = request.header("punctual-id");
-    let version = payload::version(id, &request.body);
-    let number = |name: &str| request.header(name).parse().ok();
-    let expected = version.map(|version| version.to_string()).unwrap_or_default();
-    let found = request.header(VERSION);
-    let route = request.header("punctual-route");
-    let wrong = if found != expected {
-        Some(format!("header {VERSION} is `{found}`"))
-    } else if route != "web" {
-        Some(format!("route `{route}`"))
+/// The id that the client gave: sources make ids of their own.
+fn own_id(request: &Request) -> &str {
+    if request.header("punctual-route").starts_with("from-") {
+        let text = str::from_utf8(&request.body).unwrap_or_default();
+        text.split('|').next().unwrap_or_default()
     } else {
-        None
-    };
+        request.header("punctual-id")
+    }
+}
+
+fn arrival(request: &Request, at: u64) -> Arrival {
+    let route = request.header("punctual-route");
+    let id = own_id(request);
+    // Occurrences have the payload of their schedule.
+    let name = id.split(['@', '~']).next().unwrap_or(id);
+    let version = payload::version(name, &request.body);
+    let number = |name: &str| request.header(name).parse().ok();
+    // Members of sorted sets have no headers.
+    let has_header = !matches!(route, "from-set" | "from-library");
+    let expected = version.filter(|_| has_header).map(|version| version.to_string()).unwrap_or_default();
+    let found = request.header(VERSION);
+    let wrong = (found != expected).then(|| format!("header {VERSION} is `{found}`"));
     Arrival {
         id: id.to_owned(),
         version,
         attempt: number("punctual-attempt").and_then(|attempt: u64| attempt.try_into().ok()).unwrap_or_default(),
         due: number("punctual-due").unwrap_or_default(),
         at,
+        ended: None,
+        route: route.to_owned(),
         reply: Reply::Open,
         wrong,
     }

@@ -10,6 +10,8 @@ pub enum Operation {
     Reschedule,
     DeliverNow,
     Cancel,
+    /// Of a dead letter.
+    Redrive,
 }
 
 impl Operation {
@@ -68,6 +70,10 @@ pub struct Arrival {
     pub due: u64,
     /// Epoch milliseconds.
     pub at: u64,
+    /// Right before the reply was written, or when the sender was gone. `None`: neither was observed.
+    pub ended: Option<u64>,
+    /// The route that its headers name.
+    pub route: String,
     pub reply: Reply,
     /// A header that differs from what was scheduled.
     pub wrong: Option<String>,
@@ -85,8 +91,8 @@ impl fmt::Display for Call {
 
 impl fmt::Display for Arrival {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { version, attempt, due, at, reply, wrong, .. } = self;
-        write!(f, "{at}: arrived, version {version:?}, attempt {attempt}, due {due}: {reply:?}")?;
+        let Self { version, attempt, due, at, ended, reply, wrong, .. } = self;
+        write!(f, "{at}: arrived, version {version:?}, attempt {attempt}, due {due}: {reply:?} at {ended:?}")?;
         wrong.as_ref().map_or(Ok(()), |wrong| write!(f, ", {wrong}"))
     }
 }

@@ -6,22 +6,34 @@ use std::{
 };
 
 use super::{
+    ends::{self, Ends},
+    flow, groups,
     history::{Arrival, Reply},
     list::Element,
     nemesis::{Caused, Kind},
+    operator::{self, Acts},
     oracle::{Life, MARGIN, Owed},
+    schedules::{self, Schedule},
     world::LEASE,
 };
 
 /// A settlement that is lost with a fault was made within this time of the arrival, in milliseconds.
-const SETTLED_WITHIN: u64 = 2000;
+pub const SETTLED_WITHIN: u64 = 2000;
 /// Without a fault in this time before and after its due time, a message is on time, in milliseconds.
 const CALM: u64 = 8000;
+/// Lateness without faults, in milliseconds: a lost wake-up would cost about a second. The rest is room for a busy machine.
+pub const MAX_P99: u64 = 400;
+/// With its first messages an instance opens connections to its sinks, in milliseconds.
+const WARM: u64 = 3000;
+/// Histories of late messages that are kept.
+const SHOWN: usize = 5;
 /// A message of calm times that is later is a breach, in milliseconds: it would be found by `max_sleep` alone.
 const MAX_LATE: u64 = 4000;
 
 /// All that was observed in a round.
 pub struct Observed {
+    /// The beginning of the round, in epoch milliseconds.
+    pub began: u64,
     pub lives: HashMap<String, Life>,
     pub arrivals: Vec<Arrival>,
     /// When elements of the list were seen first.
@@ -31,6 +43,28 @@ pub struct Observed {
     /// Dead letters in the end: id and error.
     pub dead: Vec<(String, String)>,
     pub faults: Vec<Caused>,
+    pub schedules: Vec<Schedule>,
+    /// Changes of groups.
+    pub changes: Vec<groups::Change>,
+    pub acts: Acts,
+    /// In the history of the routes.
+    pub ends: Ends,
+}
+
+impl Observed {
+    /// Whether claims from before this time can be sent in it, or claims and changes be lost: an instance is stopped, or a
+    /// fail-over happens.
+    pub fn is_explained(&self, from: u64, to: u64) -> bool {
+        let is_able = |fault: &&Caused| fault.kind != Kind::Kill && fault.kind.duplicates("");
+        self.faults.iter().filter(is_able).any(|fault| fault.overlaps(from, to))
+    }
+}
+
+/// The kind of fault that explains two deliveries of a message of this route.
+pub fn explanation(observed: &Observed, route: &str, first: u64, second: u64) -> Option<&'static str> {
+    let mut faults = observed.faults.iter();
+    let fault = faults.find(|fault| fault.kind.duplicates(route) && fault.repeats(first, second));
+    fault.map(|fault| fault.kind.name())
 }
 
 /// The verdict on the messages of a round.
@@ -49,8 +83,14 @@ pub struct Verdict {
     pub duplicates: BTreeMap<&'static str, usize>,
     pub unexplained: usize,
     pub dead: usize,
+    /// Further counts, by name.
+    pub noted: BTreeMap<&'static str, usize>,
+    /// The largest of some values, by name.
+    pub largest: BTreeMap<&'static str, usize>,
     /// Milliseconds, of messages that were due in calm times.
     pub lateness: Vec<u64>,
+    /// Histories of some late ones.
+    pub late: Vec<String>,
     /// From the end of the last fault to the last delivery of what was due before that, in milliseconds.
     pub recovery: u64,
     /// Each with the history of its id.
@@ -58,32 +98,45 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    fn breach(&mut self, observed: &Observed, id: &str, what: &str) {
-        let mut text = format!("{id}: {what}\n");
-        if let Some(life) = observed.lives.get(id) {
-            let _ = writeln!(text, "  route {}, owed {:?}", life.route, life.owed());
-            let calls = life.calls.iter().map(|call| (call.called, call.to_string()));
-            let arrivals = observed.arrivals.iter().filter(|arrival| arrival.id == id);
-            let mut lines: Vec<_> = calls.chain(arrivals.map(|arrival| (arrival.at, arrival.to_string()))).collect();
-            let elements =
-                observed.seen.get(id).map(|(element, at)| (*at, format!("{at}: seen in the list, {element:?}")));
-            lines.extend(elements);
-            let span = lines.iter().map(|(at, _)| *at);
-            let (first, last) = (span.clone().min().unwrap_or(0), span.max().unwrap_or(0));
-            let near = observed.faults.iter().filter(|fault| fault.overlaps(first, last + CALM));
-            lines.extend(near.map(|fault| {
-                (
-                    fault.began,
-                    format!("{}: fault {}, {}, until {:?}", fault.began, fault.kind.name(), fault.detail, fault.ended),
-                )
-            }));
-            lines.sort();
-            for (_, line) in lines {
-                let _ = writeln!(text, "  {line}");
-            }
-        }
-        self.breaches.push(text);
+    pub fn note(&mut self, name: &'static str) {
+        *self.noted.entry(name).or_default() += 1;
     }
+
+    pub fn at_most(&mut self, name: &'static str, value: usize) {
+        let largest = self.largest.entry(name).or_default();
+        *largest = value.max(*largest);
+    }
+
+    pub fn breach(&mut self, observed: &Observed, id: &str, what: &str) {
+        self.breaches.push(history(observed, id, what));
+    }
+}
+
+/// All that is known of an id.
+fn history(observed: &Observed, id: &str, what: &str) -> String {
+    let mut text = format!("{id}: {what}\n");
+    if let Some(life) = observed.lives.get(id) {
+        let _ = writeln!(text, "  route {}, owed {:?}", life.route, life.owed());
+        let calls = life.calls.iter().map(|call| (call.called, call.to_string()));
+        let arrivals = observed.arrivals.iter().filter(|arrival| arrival.id == id);
+        let mut lines: Vec<_> = calls.chain(arrivals.map(|arrival| (arrival.at, arrival.to_string()))).collect();
+        let elements = observed.seen.get(id).map(|(element, at)| (*at, format!("{at}: seen in the list, {element:?}")));
+        lines.extend(elements);
+        let span = lines.iter().map(|(at, _)| *at);
+        let (first, last) = (span.clone().min().unwrap_or(0), span.max().unwrap_or(0));
+        let near = observed.faults.iter().filter(|fault| fault.overlaps(first, last + CALM));
+        lines.extend(near.map(|fault| {
+            (
+                fault.began,
+                format!("{}: fault {}, {}, until {:?}", fault.began, fault.kind.name(), fault.detail, fault.ended),
+            )
+        }));
+        lines.sort();
+        for (_, line) in lines {
+            let _ = writeln!(text, "  {line}");
+        }
+    }
+    text
 }
 
 impl Caused {
@@ -107,7 +160,7 @@ impl Caused {
         ended <= at.saturating_add(MARGIN) && at <= ended.saturating_add(SETTLED_WITHIN)
     }
 
-    fn overlaps(&self, from: u64, to: u64) -> bool {
+    pub fn overlaps(&self, from: u64, to: u64) -> bool {
         self.began <= to && self.ended.is_none_or(|ended| ended >= from)
     }
 }
@@ -123,9 +176,14 @@ pub fn judge(observed: &Observed) -> Verdict {
         elements.entry(&element.id).or_default().push(element);
     }
     let dead: HashMap<&str, &str> = observed.dead.iter().map(|(id, reason)| (&**id, &**reason)).collect();
+    schedules::judge(observed, &mut arrivals, &mut verdict);
+    groups::judge(observed, &mut verdict);
+    operator::judge(observed, &mut verdict);
+    ends::judge(observed, &mut verdict);
     for id in arrivals.keys().filter(|id| !observed.lives.contains_key(**id)) {
         verdict.breaches.push(format!("{id}: was never scheduled\n"));
     }
+    flow::judge(observed, &arrivals, &mut verdict);
     for (id, life) in &observed.lives {
         let arrivals = arrivals.remove(&**id).unwrap_or_default();
         let found = Found { observed, id, life, dead: dead.get(&**id).copied() };
@@ -167,7 +225,8 @@ impl Found<'_> {
             self.note_recovery(verdict, first.due, first.at);
         }
         // A delivery that a fault repeated does not count as late.
-        if let (Some(first), [call]) = (arrivals.first(), &self.life.calls[..]) {
+        let is_timed = self.life.flow.is_none() && !self.life.is_from_source;
+        if let (Some(first), [call], true) = (arrivals.first(), &self.life.calls[..], is_timed) {
             self.judge_lateness(verdict, first.due.max(call.answered), first.at);
         }
     }
@@ -204,12 +263,18 @@ impl Found<'_> {
             verdict.dead += 1;
             if !(self.life.is_rejected && reason.starts_with("rejected:")) {
                 self.breach(verdict, &format!("is a dead letter, `{reason}`, without a cause"));
+            } else if let Some(redriven) = self.life.redriven()
+                && !self.observed.is_explained(redriven.saturating_sub(LEASE), redriven + LEASE)
+            {
+                // A redrive does not wait for replicas.
+                self.breach(verdict, "is a dead letter although it was redriven");
             }
         }
         match owed {
             Owed::Delivery => {
                 verdict.owed += 1;
-                let is_met = if self.life.is_rejected { self.dead.is_some() } else { is_delivered };
+                // It is dead, or was redriven and delivered.
+                let is_met = if self.life.is_rejected { self.dead.is_some() || is_delivered } else { is_delivered };
                 verdict.delivered += usize::from(is_met);
                 if !is_met {
                     verdict.lost += 1;
@@ -222,7 +287,8 @@ impl Found<'_> {
     }
 
     fn judge_content(&self, verdict: &mut Verdict, arrival: &Arrival) {
-        let Some(version) = arrival.version.filter(|_| arrival.wrong.is_none()) else {
+        let is_intact = arrival.wrong.is_none() && arrival.route == self.life.route;
+        let Some(version) = arrival.version.filter(|_| is_intact) else {
             verdict.corrupt += 1;
             self.breach(verdict, &format!("content or headers differ: {arrival}"));
             return;
@@ -258,10 +324,8 @@ impl Found<'_> {
     }
 
     fn judge_duplicate(&self, verdict: &mut Verdict, first: u64, second: u64) {
-        let mut faults = self.observed.faults.iter();
-        let explanation = faults.find(|fault| fault.kind.duplicates(self.life.route) && fault.repeats(first, second));
-        if let Some(fault) = explanation {
-            *verdict.duplicates.entry(fault.kind.name()).or_default() += 1;
+        if let Some(kind) = explanation(self.observed, self.life.route, first, second) {
+            *verdict.duplicates.entry(kind).or_default() += 1;
         } else {
             verdict.unexplained += 1;
             self.breach(verdict, &format!("delivered again at {second}, and no fault explains it"));
@@ -276,10 +340,17 @@ impl Found<'_> {
     }
 
     fn judge_lateness(&self, verdict: &mut Verdict, due: u64, at: u64) {
-        let is_calm = !self.observed.faults.iter().any(|fault| fault.overlaps(due.saturating_sub(CALM), at.max(due)));
+        let (from, to) = (due.saturating_sub(CALM), at.max(due));
+        let is_calm = !self.observed.faults.iter().any(|fault| fault.overlaps(from, to))
+            && !self.observed.acts.hold(self.life.route, from, to);
         if is_calm {
             let late = at.saturating_sub(due);
-            verdict.lateness.push(late);
+            if due > self.observed.began + WARM {
+                verdict.lateness.push(late);
+            }
+            if late > MAX_P99 && verdict.late.len() < SHOWN {
+                verdict.late.push(history(self.observed, self.id, &format!("{late} ms late")));
+            }
             if late > MAX_LATE {
                 self.breach(verdict, &format!("{late} ms late, without a fault"));
             }

@@ -4,17 +4,26 @@
 //! `tests/campaign.sh` runs it. `oracle` knows what is owed, `nemesis` causes the faults, `judge` compares.
 
 mod brokers;
+mod calls;
 mod clients;
 mod endpoint;
+mod ends;
+mod flow;
+mod groups;
 mod history;
+mod inputs;
 mod judge;
 mod list;
 mod nemesis;
+mod operator;
 mod oracle;
 mod payload;
+mod producers;
 mod random;
 mod report;
 mod round;
+mod routes;
+mod schedules;
 mod world;
 
 use std::{env, path::PathBuf, sync::Arc, time::Duration};

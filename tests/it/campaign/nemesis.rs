@@ -212,6 +212,7 @@ async fn to_instance(planned: &Planned, world: &World, faults: &Faults) {
             instance.launch();
         }
         _ => {
+            instance.begun().await;
             let exit = instance.terminate().await;
             assert_eq!(exit.code, Some(0), "{exit:?}\n{}", instance.log());
             sleep(planned.lasts).await;

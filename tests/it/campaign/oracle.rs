@@ -23,6 +23,10 @@ pub struct Life {
     pub route: &'static str,
     /// The endpoint rejects it: it becomes a dead letter.
     pub is_rejected: bool,
+    /// On a route with flows.
+    pub flow: Option<String>,
+    /// A producer gave it to a source.
+    pub is_from_source: bool,
     pub calls: Vec<Call>,
 }
 
@@ -37,8 +41,7 @@ pub enum Owed {
 }
 
 impl Oracle {
-    pub fn begin(&self, id: &str, route: &'static str, is_rejected: bool) {
-        let life = Life { route, is_rejected, calls: Vec::new() };
+    pub fn begin(&self, id: &str, life: Life) {
         let former = self.lives.lock().expect("no panic under this lock").insert(id.to_owned(), life);
         assert!(former.is_none(), "an id is used once");
     }
@@ -47,12 +50,24 @@ impl Oracle {
         self.lives.lock().expect("no panic under this lock").get_mut(id).expect("it began").calls.push(call);
     }
 
+    /// Messages that sources owe.
+    pub fn owed_by_sources(&self) -> Vec<String> {
+        let lives = self.lives.lock().expect("no panic under this lock");
+        let owed = lives.iter().filter(|(_, life)| life.is_from_source && life.owed() == Owed::Delivery);
+        owed.map(|(id, _)| id.clone()).collect()
+    }
+
     pub fn take(&self) -> HashMap<String, Life> {
         std::mem::take(&mut self.lives.lock().expect("no panic under this lock"))
     }
 }
 
 impl Life {
+    /// A message of the route that nothing was asked of yet.
+    pub fn of(route: &'static str) -> Self {
+        Self { route, is_rejected: false, flow: None, is_from_source: false, calls: Vec::new() }
+    }
+
     pub fn owed(&self) -> Owed {
         let unknown = |operation| self.unknown(|call| call.operation == operation);
         let last = self.calls.iter().rfind(|call| matches!(call.answer, Answer::Done { .. }));
@@ -115,6 +130,12 @@ impl Life {
                 in_force && counts(call) && call.called <= at
             })
             .map(|(_, call)| call)
+    }
+
+    /// When its redrive was answered.
+    pub fn redriven(&self) -> Option<u64> {
+        let is_done = |call: &&Call| call.operation == Operation::Redrive && matches!(call.answer, Answer::Done { .. });
+        self.calls.iter().find(is_done).map(|call| call.answered)
     }
 
     fn unknown(&self, of: impl Fn(&Call) -> bool) -> bool {

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::PathBuf, time::Duration};
 
-use super::{nemesis, round::Outcome, world::Usage, world::World};
+use super::{judge::MAX_P99, nemesis, round::Outcome, world::Usage, world::World};
 
 /// Lines of one log in a round, at most: more are a flood.
 const MAX_LINES: usize = 3000;
@@ -12,8 +12,6 @@ const MORE_FILES: usize = 100;
 const MORE_KIB: u64 = 96 * 1024;
 /// Messages without faults from which a percentile is taken.
 const ENOUGH: usize = 100;
-/// Lateness without faults, in milliseconds: a lost wake-up would cost about a second. The rest is room for a busy machine.
-const MAX_P99: u64 = 400;
 /// Breaches that are printed.
 const MAX_PRINTED: usize = 5;
 
@@ -21,6 +19,7 @@ pub struct Report {
     seed: u64,
     rounds: u64,
     sums: BTreeMap<&'static str, usize>,
+    largest: BTreeMap<&'static str, usize>,
     duplicates: BTreeMap<&'static str, usize>,
     faults: BTreeMap<&'static str, usize>,
     answers: BTreeMap<String, u64>,
@@ -40,6 +39,7 @@ impl Report {
             seed,
             rounds: 0,
             sums: BTreeMap::new(),
+            largest: BTreeMap::new(),
             duplicates: BTreeMap::new(),
             faults: BTreeMap::new(),
             answers: BTreeMap::new(),
@@ -57,7 +57,7 @@ impl Report {
         let counts = nemesis::counts(&faults);
         println!(
             "round {number}: owed {}, delivered {}, either {}, never {}, lost {}, early {}, corrupt {}, stale {}, dead {}, \
-             duplicates {:?}, unexplained {}; faults {counts:?}; calm p99 {} ms of {}, last overdue delivery after \
+             duplicates {:?}, unexplained {}, {:?}, at most {:?}; faults {counts:?}; calm p99 {} ms of {}, last overdue delivery after \
              {} ms, drained after {drain:.1?}; {usage:?}",
             verdict.owed,
             verdict.delivered,
@@ -70,6 +70,8 @@ impl Report {
             verdict.dead,
             verdict.duplicates,
             verdict.unexplained,
+            verdict.noted,
+            verdict.largest,
             percentile(&verdict.lateness, 99),
             verdict.lateness.len(),
             verdict.recovery,
@@ -89,6 +91,13 @@ impl Report {
         ] {
             *self.sums.entry(name).or_default() += value;
         }
+        for (name, count) in verdict.noted {
+            *self.sums.entry(name).or_default() += count;
+        }
+        for (name, value) in verdict.largest {
+            let largest = self.largest.entry(name).or_default();
+            *largest = value.max(*largest);
+        }
         for (kind, count) in verdict.duplicates {
             *self.duplicates.entry(kind).or_default() += count;
         }
@@ -101,7 +110,7 @@ impl Report {
         self.worst_recovery = self.worst_recovery.max(verdict.recovery);
         self.worst_drain = self.worst_drain.max(drain);
         self.breaches.extend(verdict.breaches);
-        self.check_lateness(number, &verdict.lateness);
+        self.check_lateness(number, &verdict.lateness, &verdict.late);
         self.lateness.extend(verdict.lateness);
         self.check_usage(usage);
         let logs = world.logs().await;
@@ -116,11 +125,11 @@ impl Report {
     }
 
     /// Without faults nearly all messages are on time.
-    fn check_lateness(&mut self, number: u64, lateness: &[u64]) {
+    fn check_lateness(&mut self, number: u64, lateness: &[u64], late: &[String]) {
         let p99 = percentile(lateness, 99);
         if lateness.len() >= ENOUGH && p99 > MAX_P99 {
-            self.breaches
-                .push(format!("round {number}: without faults, the p99 of {} is {p99} ms late\n", lateness.len()));
+            let what = format!("round {number}: without faults, the p99 of {} is {p99} ms late\n", lateness.len());
+            self.breaches.push(what + &late.concat());
         }
     }
 
@@ -171,6 +180,7 @@ impl Report {
     /// With the breaches, if there are any.
     pub fn finish(self) {
         println!("seed {}, {} rounds: {:?}", self.seed, self.rounds, self.sums);
+        println!("at most {:?}", self.largest);
         println!("duplicates by fault: {:?}", self.duplicates);
         println!("faults: {:?}", self.faults);
         println!("answers: {:#?}", self.answers);

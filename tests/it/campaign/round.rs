@@ -11,10 +11,13 @@ use tokio::{
 use super::{
     Settings,
     clients::{Clients, Tally},
+    ends,
     judge::{self, Observed, Verdict},
     list::{self, Watch},
     nemesis::{self, Caused, Faults},
+    operator,
     random::Random,
+    routes, schedules,
     world::{Usage, World},
 };
 use crate::support::{http, receiver::wall_clock};
@@ -48,14 +51,22 @@ pub async fn run(world: &Arc<World>, number: u64, left: Duration, mut random: Ra
     let clients = Arc::new(Clients::new(world, format!("r{number}")));
     let (watch, faults) = (Watch::start(world), Faults::default());
     let begin = begin_lives(&clients, length, random.fork(), settings.rate);
-    let (mut lives, ()) = tokio::join!(begin, nemesis::run(&plan, world, &faults));
+    let ticking = schedules::live(&clients, length, random.fork());
+    let (since, acting) = (wall_clock(), operator::live(&clients, world, number, length, random.fork()));
+    let (mut lives, schedules, acts, ()) = tokio::join!(begin, ticking, acting, nemesis::run(&plan, world, &faults));
     world.is_well().await;
     let calm = Instant::now();
     while let Some(end) = lives.join_next().await {
         end.expect("a client does not panic");
     }
+    let mut stuck = operator::finish(&clients, &acts).await;
+    arrived(world, &clients.oracle.owed_by_sources()).await;
+    stuck.extend(schedules::finish(&clients, &schedules).await);
     let left = drain(world).await;
     let drain = calm.elapsed();
+    let dead = dead(world).await;
+    stuck.extend(flows_left(world, &dead).await);
+    stuck.extend(clients.groups_left().await);
     // A look of the watch may be under way.
     sleep(Duration::from_millis(200)).await;
     let mut arrivals = world.endpoint.take();
@@ -63,17 +74,22 @@ pub async fn run(world: &Arc<World>, number: u64, left: Duration, mut random: Ra
         arrivals.extend(brokers.arrivals(&format!("r{number}-")).await);
     }
     let observed = Observed {
+        began: since,
         lives: clients.oracle.take(),
         arrivals,
         seen: watch.finish(),
         list: list::all(world.primary().await).await,
-        dead: dead(world).await,
+        dead,
         faults: faults.all(),
+        schedules,
+        acts,
+        ends: ends::read(world, since).await,
+        changes: std::mem::take(&mut clients.changes.lock().expect("no panic under this lock")),
     };
     let mut verdict = judge::judge(&observed.of_round(&format!("r{number}-")));
     let tally = clients.tally();
     // It explains what is lost so far.
-    verdict.breaches.splice(0..0, left.err());
+    verdict.breaches.splice(0..0, left.err().into_iter().chain(stuck));
     verdict.breaches.extend(tally.unexpected.iter().map(|found| format!("unexpected answer: {found}\n")));
     // Closes its connections.
     drop(clients);
@@ -86,12 +102,17 @@ impl Observed {
     fn of_round(&self, prefix: &str) -> Self {
         let is_of = |id: &str| id.starts_with(prefix);
         Self {
+            began: self.began,
             lives: self.lives.clone(),
             arrivals: self.arrivals.clone(),
             seen: self.seen.iter().filter(|(id, _)| is_of(id)).map(|(id, seen)| (id.clone(), seen.clone())).collect(),
             list: self.list.iter().filter(|element| is_of(&element.id)).cloned().collect(),
             dead: self.dead.iter().filter(|(id, _)| is_of(id)).cloned().collect(),
             faults: self.faults.clone(),
+            schedules: self.schedules.clone(),
+            acts: self.acts.clone(),
+            ends: self.ends.clone(),
+            changes: self.changes.clone(),
         }
     }
 }
@@ -115,6 +136,14 @@ async fn begin_lives(clients: &Arc<Clients>, length: Duration, mut random: Rando
     lives
 }
 
+/// Waits for messages that sources owe, which do not count as waiting ones. The judge names those that are missing.
+async fn arrived(world: &World, ids: &[String]) {
+    let deadline = Instant::now() + MAX_DRAIN;
+    while !world.endpoint.has(ids) && Instant::now() < deadline {
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
 /// Waits until nothing waits and nothing is in flight. `Err`: the statistics of the routes that are not empty.
 async fn drain(world: &World) -> Result<(), String> {
     let (client, deadline) = (http::client(), Instant::now() + MAX_DRAIN);
@@ -135,6 +164,30 @@ async fn drain(world: &World) -> Result<(), String> {
         }
         sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// Flows that the store still counts or holds, although nothing waits and nothing is in flight.
+async fn flows_left(world: &World, dead: &[(String, String)]) -> Vec<String> {
+    let client = redis::Client::open(format!("redis://127.0.0.1:{}/0", world.primary().await)).expect("an address");
+    let mut link = client.get_multiplexed_async_connection().await.expect("it is well");
+    let mut left = Vec::new();
+    for route in routes::WITH_FLOW {
+        for name in ["flows", "waiting", "flights", "gates"] {
+            let key = format!("{{punctual:{route}:0/1}}:{name}");
+            let of_messages: Vec<String> = if name == "flows" {
+                redis::cmd("HKEYS").arg(&key).query_async(&mut link).await.expect("a hash")
+            } else {
+                redis::cmd("ZRANGE").arg(&key).arg(0).arg(-1).query_async(&mut link).await.expect("a sorted set")
+            };
+            // The number of the last message is kept, and dead letters keep their flows.
+            let is_dead = |id: &String| dead.iter().any(|(dead, _)| dead == id);
+            let found: Vec<_> = of_messages.iter().filter(|id| !id.is_empty() && !is_dead(id)).collect();
+            if !found.is_empty() {
+                left.push(format!("{key} is not empty in the end: {found:?}\n"));
+            }
+        }
+    }
+    left
 }
 
 /// Id and error of all dead letters. The error begins with the reason.

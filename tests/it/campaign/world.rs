@@ -4,7 +4,13 @@ use std::{fs, time::Duration};
 
 use tokio::{sync::Mutex, time::Instant};
 
-use super::{Settings, brokers::Brokers, endpoint::Endpoint};
+use super::{
+    Settings,
+    brokers::Brokers,
+    endpoint::Endpoint,
+    producers::{QUEUE, SET},
+    routes,
+};
 use crate::{
     program::eventually,
     support::{RedisServer, http, punctual::Punctual, sentinels::WatchedRedis},
@@ -13,14 +19,9 @@ use crate::{
 pub const INSTANCES: usize = 3;
 /// The list on the Redis of the queue.
 pub const KEY: &str = "campaign:jobs";
-const REPLICAS: usize = 2;
+pub const REPLICAS: usize = 2;
 /// A message in flight returns after this time, in milliseconds.
 pub const LEASE: u64 = 5000;
-/// Routes to the endpoint, into the list, and to the brokers.
-const ROUTES: [(&str, &str); 4] = [("web", "hook"), ("jobs", "jobs"), ("topic", "topic"), ("queue", "queue")];
-/// Those that need no broker.
-const WITHOUT_BROKERS: usize = 2;
-pub const PARTITIONS: usize = 2;
 /// Until all instances are ready again.
 const READY: Duration = Duration::from_secs(30);
 
@@ -87,7 +88,7 @@ impl World {
     }
 
     pub fn routes(&self) -> Vec<&'static str> {
-        routes(self.brokers.as_ref()).iter().map(|(route, _)| *route).collect()
+        routes::all(self.brokers.is_some()).map(|route| route.name).collect()
     }
 
     /// The port of the primary that the sentinels name.
@@ -119,14 +120,12 @@ impl World {
     }
 }
 
-fn routes(brokers: Option<&Brokers>) -> &'static [(&'static str, &'static str)] {
-    if brokers.is_some() { &ROUTES } else { &ROUTES[..WITHOUT_BROKERS] }
-}
-
 fn configuration(redis: &WatchedRedis, endpoint: &Endpoint, brokers: Option<&Brokers>) -> String {
-    let route = |(route, sink): &(&str, &str)| {
+    let route = |route: &routes::Route| {
+        let routes::Route { name, sink, settings, .. } = route;
         format!(
-            "  {route}: {{ sink: {sink}, partitions: {PARTITIONS}, lease: {LEASE}ms, remember: {{ for: 1h }}, \
+            "  {name}: {{ sink: {sink}, {settings}, lease: {LEASE}ms, remember: {{ for: 1h }}, \
+             history: {{ for: 1h, max: 1000000 }}, \
              retry: {{ max_attempts: 1000, initial: 100ms, max: 1s }} }}\n"
         )
     };
@@ -138,7 +137,12 @@ fn configuration(redis: &WatchedRedis, endpoint: &Endpoint, brokers: Option<&Bro
         redis.setting(""),
         endpoint.url(),
     );
+    let sources = format!(
+        "  from-set: {{ type: sorted_set, key: '{SET}', unit: milliseconds, poll: 200ms, route: from-set }}\n  \
+         from-library: {{ type: delayqueue, name: {QUEUE}, hash_tag: false, poll: 200ms, route: from-library }}\n{}",
+        brokers.map(Brokers::sources).unwrap_or_default()
+    );
     let sinks = brokers.map(Brokers::sinks).unwrap_or_default();
-    let routes: String = routes(brokers).iter().map(route).collect();
-    format!("{head}{sinks}routes:\n{routes}")
+    let routes: String = routes::all(brokers.is_some()).map(route).collect();
+    format!("{head}{sinks}sources:\n{sources}routes:\n{routes}")
 }

@@ -103,11 +103,16 @@ async fn what_no_replica_confirmed_is_no_success_on_any_instance() {
     let pair = Pair::start().await;
     let (one, other) = (pair.store(1), pair.store(1));
     assert_eq!(schedule(&one, "before").await, Ok(ScheduleStatus::Scheduled));
+    let metadata = Metadata { group: Some("g".into()), ..Metadata::default() };
+    let grouped = NewMessage { metadata, ..message("grouped") };
+    one.schedule(&partition(), &[grouped]).await.expect("scheduled");
     pair.signal(Signal::STOP);
     assert!(is_unconfirmed(schedule(&one, "m").await));
     // It wrote nothing itself: all that it wrote has been confirmed.
     assert!(is_unconfirmed(schedule(&other, "m").await));
     assert!(is_unconfirmed(other.cancel(&partition(), &id("before").into()).await));
+    assert!(is_unconfirmed(other.cancel_group(&partition(), "g", None, 10, None).await));
+    assert!(is_unconfirmed(other.cancel_group(&partition(), "g", None, 10, None).await), "it wrote nothing itself");
     assert!(is_unconfirmed(other.reschedule(&partition(), &id("unknown"), Some(Due::NOW)).await));
     let invalid = [(message("invalid"), "no number".to_owned())];
     assert!(is_unconfirmed(pair.store(1).bury(&partition(), punctual::store::Death::INVALID, &invalid).await));

@@ -212,6 +212,14 @@ impl Punctual {
         }
     }
 
+    /// Waits until it serves, so that it handles signals, but not for long: perhaps it cannot start now.
+    pub async fn begun(&self) {
+        let (client, deadline) = (http::client(), Instant::now() + LOGGED);
+        while client.get(self.url("/livez")).send().await.is_err() && Instant::now() < deadline {
+            sleep(POLL).await;
+        }
+    }
+
     /// SIGTERM, and how it ended.
     pub async fn terminate(&mut self) -> Exit {
         let started = Instant::now();
