@@ -104,7 +104,7 @@ fn simulate(seeds: Range<u64>, plan: Plan) {
         Some(seed) => seed..seed + 1,
         None => 0..seeds.end * asked("PUNCTUAL_SIMULATION").unwrap_or(1),
     };
-    let (begun, mut commands) = (std::time::Instant::now(), 0);
+    let (begun, mut commands) = (Instant::now(), 0);
     for seed in seeds {
         let _seed = Seed(seed);
         let recorder = recorder();

@@ -158,7 +158,9 @@ impl SimulatedRedis {
             .server
             .keys(|keys| keys.read::<VecDeque<Vec<u8>>>(name.as_bytes()).expect("a list").cloned().unwrap_or_default());
         let mut times = BTreeMap::new();
-        values.iter().for_each(|value| *times.entry(text(value)).or_default() += 1);
+        for value in &values {
+            *times.entry(text(value)).or_default() += 1;
+        }
         times
     }
 
