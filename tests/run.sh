@@ -12,6 +12,9 @@
 #
 # `tests/run.sh --fuzz [MINUTES]` runs nothing but the parsers, on mutations of `tests/corpus/`, for 30 minutes in all unless
 # told otherwise. An input that breaks one is saved there; the ordinary tests try it from then on.
+#
+# `tests/run.sh --mutants [lua|rust]` tests the tests: it makes edits of the scripts in `lua/` and of the code, and runs the tests
+# on each. For the scripts an hour or two, for a sample of the code several. docs/reliability.md has the results.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
@@ -114,6 +117,21 @@ fuzz() { # MINUTES
 }
 if [ "${1:-}" = --fuzz ]; then
     fuzz "${2:-30}"
+    finish
+fi
+
+# The scripts; then a part of the code, PUNCTUAL_MUTANTS_SHARD of cargo-mutants, with the settings of .cargo/mutants.toml.
+mutants_of_rust() {
+    cargo mutants --version >/dev/null 2>&1 || cargo install --locked cargo-mutants || return
+    mkdir -p target/mutants/rust
+    cargo mutants --no-shuffle --shard "${PUNCTUAL_MUTANTS_SHARD:-0/20}" --output target/mutants/rust
+}
+mutants() { # KIND
+    [ "$1" = rust ] || step "mutants of lua/" tests/mutants/lua.py
+    [ "$1" = lua ] || step "mutants of src/" mutants_of_rust
+}
+if [ "${1:-}" = --mutants ]; then
+    mutants "${2:-both}"
     finish
 fi
 

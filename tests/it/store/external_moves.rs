@@ -286,6 +286,27 @@ async fn a_score_in_another_unit_is_a_dead_letter_at_once() {
     }
 }
 
+#[tokio::test]
+async fn scores_in_milliseconds_are_times_from_march_1973_to_the_year_9999() {
+    let mut bench = Bench::start().await;
+    let place = ExternalPlace::Members { key: SOURCE.into(), unit: 1 };
+    // A fraction below a microsecond is a rounding error.
+    for (score, outcome, due) in [
+        ("0", Taken, Some(0)),
+        ("1", Invalid, None),
+        ("99999999999", Invalid, None),
+        ("100000000000", Taken, Some(100_000_000_000)),
+        ("100000000000.0005", Taken, Some(100_000_000_000)),
+        ("253402387199999", Gone, None),
+        ("253402387200000", Invalid, None),
+    ] {
+        bench.clear().await;
+        redis::cmd("ZADD").arg(SOURCE).arg(score).arg("m").exec_async(&mut bench.raw).await.expect("written");
+        assert_eq!(take_all(&mut bench, &place, &[entry("m", "m")]).await, [outcome], "{score}");
+        assert_eq!(bench.rows(&partition()).await.pending.get("m"), due, "{score}");
+    }
+}
+
 async fn take(bench: &mut Bench, scene: &str) -> Vec<MoveOutcome> {
     take_all(bench, &place(scene), &entries(scene)).await
 }

@@ -1,0 +1,120 @@
+//! Statistics of a partition, computed from all that it holds.
+
+use punctual::{
+    queue::HORIZONS,
+    store::{PARKED, Partition, memory::MemoryPartition, redis::RedisStore},
+    time::UnixMillis,
+};
+
+use super::{
+    bench::Bench,
+    content::{EXPIRED, LONG_AGO},
+    rows::key,
+    scene::partition,
+};
+
+/// Later than the deferral of any message, in ms from now.
+const MAX_DEFERRED: u64 = 40_000;
+/// Messages that are read to find the oldest.
+const MAX_SEEN: usize = 50;
+const MAX_CLAIMED: usize = 8;
+
+impl Bench {
+    /// Statistics of `partition`, which holds `rows`.
+    pub async fn check_stats(&self, store: &RedisStore, partition: &Partition, rows: &MemoryPartition, flows: bool) {
+        let stats = store.stats(partition).await.expect("the server answers");
+        let now = stats.now / 1000;
+        let counts = (stats.paused.is_some(), stats.pending, stats.due, stats.unack, stats.dead);
+        let [pending, unack, dead] = [&rows.pending, &rows.unack, &rows.dead].map(|set| set.len() as u64);
+        let up_to = |last| rows.pending.up_to(last).count() as u64;
+        assert_eq!(counts, (rows.paused, pending, up_to(now), unack, dead));
+        assert_eq!((stats.bytes, stats.retrying), (rows.bytes, rows.attempts.len() as u64));
+        let parked = rows.pending.iter().filter(|(_, score)| *score >= PARKED).count() as u64;
+        let waiting = if flows { rows.flow.gates.len() as u64 } else { 0 };
+        assert_eq!((stats.parked, stats.waiting_flows), (parked, waiting));
+        assert_eq!(stats.due_within, HORIZONS.map(|(_, horizon)| up_to(now + horizon)));
+        let times = (stats.next_due, stats.oldest_due, stats.latest_claimed);
+        let next_due = rows.pending.head().filter(|head| *head < PARKED).and_then(UnixMillis::new);
+        assert_eq!(times, (next_due, oldest_due(rows, now, flows), latest_claimed(rows, flows)), "{rows:?}");
+    }
+}
+
+/// The due time in the body of a message that has not failed.
+fn due_inside(rows: &MemoryPartition, id: &str) -> Option<u64> {
+    let body = rows.bodies.get(id).filter(|body| body.len() >= 17 && rows.failures(id) == 0)?;
+    body[1..9].try_into().ok().map(u64::from_be_bytes)
+}
+
+/// The due time of the message that waits longest, or since when a flow could send one.
+fn oldest_due(rows: &MemoryPartition, now: u64, flows: bool) -> Option<UnixMillis> {
+    let first = rows.pending.iter().take(MAX_SEEN).take_while(|(_, score)| *score <= now + MAX_DEFERRED);
+    let inside = first.map(|(id, score)| due_inside(rows, id).unwrap_or(score));
+    let open = rows.flow.gates.values().copied().filter(|gate| flows && *gate <= now);
+    inside.chain(rows.pending.head()).chain(open).min().and_then(UnixMillis::new)
+}
+
+/// Due time and end of the lease of the message that was claimed longest after its due time; the first of several.
+fn latest_claimed(rows: &MemoryPartition, flows: bool) -> Option<(UnixMillis, UnixMillis)> {
+    let first = rows.unack.iter().take(if flows { 0 } else { MAX_CLAIMED });
+    let times = first.filter_map(|(id, token)| Some((due_inside(rows, id)?, token / 1000)));
+    let late = |(due, ends): &(u64, u64)| i128::from(*ends) - i128::from(*due);
+    let (due, ends) = times.reduce(|one, other| if late(&other) > late(&one) { other } else { one })?;
+    UnixMillis::new(due).zip(UnixMillis::new(ends))
+}
+
+#[tokio::test]
+async fn statistics_describe_all_that_a_partition_holds() {
+    let mut bench = Bench::start().await;
+    for scene in ["stats", "stats, flows", "stats, ordered", "stats, groups", "resume", "unpark"] {
+        bench.set(scene).await;
+        let (_, kind) = super::scene::split(scene);
+        let store = bench.of_kind(kind);
+        let flows = ["flows", "ordered"].contains(&kind);
+        let rows = bench.rows(&partition()).await;
+        bench.check_stats(&store, &partition(), &rows, flows).await;
+    }
+}
+
+#[tokio::test]
+async fn the_oldest_message_is_found_behind_retries_and_among_few_or_large_ones() {
+    let mut bench = Bench::start().await;
+    let now = bench.micros().await / 1000;
+    let body = |due: u64, size: usize| [&[1][..], &due.to_be_bytes(), &due.to_be_bytes(), &vec![0; size]].concat();
+    // Score, due time, failures, size; and which due time is found.
+    type Put = (u64, u64, u32, usize);
+    let cases: [(&[Put], Option<u64>, &str); 6] = [
+        (&[(now + 100, LONG_AGO, 0, 10), (now + 200, LONG_AGO - 1, 0, 10)], Some(LONG_AGO - 1), "deferred"),
+        (&[(now + 100, LONG_AGO, 1, 10)], Some(now + 100), "a retry is due at its score"),
+        (&[(now + 100_000, LONG_AGO, 0, 10)], Some(now + 100_000), "no deferral lasts as long"),
+        (&[(now, LONG_AGO, 0, 300_000), (now, 1, 0, 10)], Some(LONG_AGO), "the first one is read at any size"),
+        (&[(now, LONG_AGO, 0, 10), (now, 1, 0, 300_000), (now, 0, 0, 10)], Some(LONG_AGO), "too large"),
+        (&[(0, 0, 0, 10)], Some(0), "due at once"),
+    ];
+    for (put, found, why) in cases {
+        bench.clear().await;
+        let mut pipe = redis::pipe();
+        for (n, (score, due, failures, size)) in put.iter().enumerate() {
+            let id = format!("m{n}");
+            pipe.zadd(key(&partition(), "pending"), &id, score).ignore();
+            pipe.hset(key(&partition(), "messages"), &id, body(*due, *size)).ignore();
+            if *failures > 0 {
+                pipe.hset(key(&partition(), "attempts"), &id, format!("{failures} 0")).ignore();
+            }
+        }
+        pipe.exec_async(&mut bench.raw).await.expect("written");
+        let stats = bench.store.stats(&partition()).await.expect("numbers");
+        assert_eq!(stats.oldest_due.map(UnixMillis::get), found, "{why}");
+    }
+    // In flight, of those with a due time: claimed again and again, and the last one behind the first ones.
+    bench.clear().await;
+    let mut pipe = redis::pipe();
+    for n in 0..9 {
+        pipe.zadd(key(&partition(), "unack"), format!("m{n}"), EXPIRED + n).ignore();
+        let due = if n == 8 { 0 } else { LONG_AGO - n };
+        pipe.hset(key(&partition(), "messages"), format!("m{n}"), body(due, 10)).ignore();
+    }
+    pipe.exec_async(&mut bench.raw).await.expect("written");
+    let stats = bench.store.stats(&partition()).await.expect("numbers");
+    let found = stats.latest_claimed.map(|(due, ends)| (due.get(), ends.get()));
+    assert_eq!(found, Some((LONG_AGO - 7, EXPIRED / 1000)), "{stats:?}");
+}
