@@ -85,6 +85,42 @@ async fn a_claim_behind_a_backlog_of_one_flow_takes_others_that_became_due_last_
 }
 
 #[tokio::test]
+async fn messages_of_an_ordered_flow_with_one_due_time_leave_in_order_although_one_was_not_read() {
+    /// Messages that a claim reads.
+    const READ: u64 = 1000;
+    let mut bench = Bench::start().await;
+    let store = bench.of_kind("ordered");
+    let mut pipe = redis::pipe();
+    let mut put = |id: &str, due: u64, value: String| {
+        let at = UnixMillis::new(due).expect("small");
+        let body = StoredMessage { due: at, accepted: at, metadata: Metadata::default(), payload: Bytes::new() };
+        let of = |name| key(&partition(), name);
+        pipe.zadd(of("pending"), id, due).hset(of("messages"), id, &codec::encode(&body)[..]);
+        pipe.hset(of("flows"), id, value);
+    };
+    for n in 1..READ {
+        put(&format!("other-{n}"), LONG_AGO, format!("{n} other-{n}"));
+    }
+    // In Redis, the one that was accepted last is the last one that is read.
+    put("a-second", LONG_AGO + 1, "2001 ordered".to_owned());
+    put("b-first", LONG_AGO + 1, "2000 ordered".to_owned());
+    pipe.exec_async(&mut bench.raw).await.expect("written");
+    let mut order = Vec::new();
+    for number in 1..=4 {
+        let request = ClaimRequest { limit: 1000, ..claim(NEW, number) };
+        let taken = store.claim(&partition(), request).await.expect("claimed");
+        let ends = taken.messages.iter().map(|one| {
+            let lease = Lease { id: one.id.clone(), token: taken.token, bytes: one.body.len() };
+            Settlement::new(lease, ClaimEnd::Ack)
+        });
+        store.settle(&partition(), &ends.collect::<Vec<_>>()).await.expect("settled");
+        order.extend(taken.messages.into_iter().map(|one| one.id.to_string()));
+    }
+    order.retain(|id| !id.starts_with("other"));
+    assert_eq!(order, ["b-first", "a-second"]);
+}
+
+#[tokio::test]
 async fn messages_in_flight_are_counted_from_the_time_at_which_their_flow_is_limited() {
     let mut bench = Bench::start().await;
     let (rated, store) = (Partition { route: "rated".into(), index: 0, count: 1 }, bench.store.clone());

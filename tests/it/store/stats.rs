@@ -73,6 +73,17 @@ async fn statistics_describe_all_that_a_partition_holds() {
         let rows = bench.rows(&partition()).await;
         bench.check_stats(&store, &partition(), &rows, flows).await;
     }
+    // A flow is open, and a message is due since 1970.
+    bench.set("stats, flows").await;
+    redis::cmd("ZADD")
+        .arg(key(&partition(), "pending"))
+        .arg(0)
+        .arg("first")
+        .exec_async(&mut bench.raw)
+        .await
+        .expect("added");
+    let rows = bench.rows(&partition()).await;
+    bench.check_stats(&bench.of_kind("flows"), &partition(), &rows, true).await;
 }
 
 #[tokio::test]
