@@ -120,11 +120,13 @@ if [ "${1:-}" = --fuzz ]; then
     finish
 fi
 
-# The scripts; then a part of the code, PUNCTUAL_MUTANTS_SHARD of cargo-mutants, with the settings of .cargo/mutants.toml.
+# The part PUNCTUAL_MUTANTS_SHARD of the mutants of cargo-mutants, with the settings of .cargo/mutants.toml: first with the library
+# tests and a few runs of the simulation, then those that are left with the tests of the store and the whole simulation.
 mutants_of_rust() {
     cargo mutants --version >/dev/null 2>&1 || cargo install --locked cargo-mutants || return
     mkdir -p target/mutants/rust
-    cargo mutants --no-shuffle --shard "${PUNCTUAL_MUTANTS_SHARD:-0/20}" --output target/mutants/rust
+    local run=(cargo mutants --shard "${PUNCTUAL_MUTANTS_SHARD:-0/40}" --output target/mutants/rust)
+    PUNCTUAL_SEED=1 "${run[@]}" || "${run[@]}" --iterate -- --test it -- store:: simulation
 }
 mutants() { # KIND
     [ "$1" = rust ] || step "mutants of lua/" tests/mutants/lua.py

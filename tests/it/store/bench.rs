@@ -261,6 +261,10 @@ impl Bench {
         self.check_groups(route, memory, limit).await;
         self.check_summary(route, memory).await;
         self.check_stats(&self.store, partition, rows, settings(partition).flow.is_some()).await;
+        if let Some(limits) = settings(partition).flow {
+            let store = self.store.clone();
+            self.check_flow_list(&store, partition, rows, (&limits, limit)).await;
+        }
     }
 }
 

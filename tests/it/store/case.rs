@@ -15,7 +15,7 @@ use punctual::{
         BulkProgress, Claim, ClaimEnd, ClaimRequest, DeadAction, DeadWork, Death, FailedAttempt, Lease, Partition,
         Planned, Settlement, Store, StoreError, Token, Transfer,
         memory::{MemoryLists, MemoryPartition, PartitionSettings, SortedSet},
-        redis::{RedisStore, Turn, connection::classify},
+        redis::{Outgoing, RedisStore, Turn, connection::classify},
     },
     time::UnixMillis,
 };
@@ -371,13 +371,14 @@ impl Case<'_> {
     }
 }
 
-/// Takes what is in the outbox, and ends its turn or not.
-async fn forward(store: &RedisStore, partition: &Partition, turn: Option<Turn>) -> Result<Vec<String>, StoreError> {
-    let taken = store.take_outbox(partition).await?.taken;
+/// Takes what is in the outbox, and ends its turn or not. Returns the number that was in it, and what was taken.
+async fn forward(store: &RedisStore, partition: &Partition, turn: Option<Turn>) -> Result<impl Debug, StoreError> {
+    let outbox = store.take_outbox(partition).await?;
     if let Some(turn) = turn {
-        store.end_turn(partition, &taken, turn).await?;
+        store.end_turn(partition, &outbox.taken, turn).await?;
     }
-    Ok(taken.iter().map(|one| one.id.to_string()).collect())
+    let of = |one: Outgoing| (one.id.to_string(), one.died, one.body, one.failures, one.error);
+    Ok((outbox.waiting, outbox.taken.into_iter().map(of).collect::<Vec<_>>()))
 }
 
 /// Its partitions.

@@ -1,8 +1,15 @@
-//! Statistics of a partition, computed from all that it holds.
+//! Statistics of a partition and the list of its flows, computed from all that it holds.
+
+use std::collections::BTreeSet;
 
 use punctual::{
+    message::{FlowLimits, Rate},
     queue::HORIZONS,
-    store::{PARKED, Partition, memory::MemoryPartition, redis::RedisStore},
+    store::{
+        FlowRules, FlowState, PARKED, Partition,
+        memory::{MemoryPartition, SHUT},
+        redis::RedisStore,
+    },
     time::UnixMillis,
 };
 
@@ -39,6 +46,66 @@ impl Bench {
     }
 }
 
+impl Bench {
+    /// The list of flows of `partition`, which holds `rows`, in pages of `limit`.
+    pub async fn check_flow_list(
+        &mut self,
+        store: &RedisStore,
+        partition: &Partition,
+        rows: &MemoryPartition,
+        (limits, limit): (&FlowLimits, usize),
+    ) {
+        let is_counted = limits.parallel.is_some() || limits.ordered;
+        let of = |id: &str| rows.flow.flows.get(id).map_or("", |value| value.split_once(' ').expect("a flow").1);
+        let split = |member: &str| member.split_once('\0').map(|(name, id)| (name.to_owned(), id.to_owned()));
+        let flying: Vec<(String, String)> = if is_counted {
+            rows.flow.flights.iter().filter_map(|member| split(member)).collect()
+        } else {
+            rows.unack.iter().map(|(id, _)| (of(id).to_owned(), id.to_owned())).collect()
+        };
+        let waiting: Vec<_> = rows.flow.waiting.iter().filter_map(|member| split(member)).collect();
+        let names = waiting.iter().chain(&flying).map(|(name, _)| name).chain(rows.flow.rules.keys());
+        let names: BTreeSet<&String> = names.collect();
+
+        let before = self.micros().await / 1000;
+        let (mut found, mut more) = (Vec::<FlowState>::new(), true);
+        while more {
+            let after = found.last().map(|flow| flow.key.clone());
+            let page = store.flows(partition, after.as_deref(), limit).await.expect("a page");
+            assert!(page.0.len() <= limit && (!page.1 || page.0.len() == limit), "{page:?}");
+            found.extend(page.0);
+            more = page.1;
+        }
+        for flow in &found {
+            let one = store.flow(partition, &flow.key).await.expect("a flow");
+            let timeless = |flow: &FlowState| FlowState { next_slot: None, ..flow.clone() };
+            assert_eq!((timeless(&one), one.next_slot.is_some()), (timeless(flow), flow.next_slot.is_some()));
+        }
+        let now = self.micros().await / 1000;
+        assert_eq!(found.iter().map(|flow| &flow.key).collect::<Vec<_>>(), names.into_iter().collect::<Vec<_>>());
+        for flow in found {
+            let count = |members: &[(String, String)]| members.iter().filter(|(name, _)| *name == flow.key).count();
+            assert_eq!((flow.waiting, flow.in_flight), (count(&waiting) as u64, count(&flying) as u64), "{flow:?}");
+            let holder = flying.iter().find(|(name, _)| *name == flow.key).map(|(_, id)| id.as_str());
+            assert_eq!(flow.held_by.as_ref().map(|id| id.as_str()), holder, "{flow:?}");
+            let gate = rows.flow.gates.get(&flow.key).copied().filter(|gate| *gate != SHUT);
+            let slot = flow.next_slot.map(UnixMillis::get);
+            let is_right =
+                slot.zip(gate).is_some_and(|(slot, gate)| (gate.max(before)..=gate.max(now)).contains(&slot));
+            assert!(is_right || (slot, gate) == (None, None), "{flow:?}, gate {gate:?}");
+            let mut rules = rows.flow.rules.get(&flow.key).map_or("- - - -", String::as_str).split(' ');
+            let mut next = || rules.next().filter(|rule| *rule != "-");
+            let expected = FlowRules {
+                rate: next().map(|rate| Rate::parse(rate).expect("a rate")),
+                burst: next().map(|burst| burst.parse().expect("a number")),
+                parallel: next().map(|parallel| parallel.parse().expect("a number")),
+                pause: None,
+            };
+            assert_eq!(flow.rules, expected);
+        }
+    }
+}
+
 /// The due time in the body of a message that has not failed.
 fn due_inside(rows: &MemoryPartition, id: &str) -> Option<u64> {
     let body = rows.bodies.get(id).filter(|body| body.len() >= 17 && rows.failures(id) == 0)?;
@@ -72,6 +139,11 @@ async fn statistics_describe_all_that_a_partition_holds() {
         let flows = ["flows", "ordered"].contains(&kind);
         let rows = bench.rows(&partition()).await;
         bench.check_stats(&store, &partition(), &rows, flows).await;
+        let limits = store.routes().find_map(|route| Some(route.flow.as_ref()?.limits));
+        if let Some(limits) = limits.filter(|_| flows) {
+            bench.check_flow_list(&store, &partition(), &rows, (&limits, 1)).await;
+            bench.check_flow_list(&store, &partition(), &rows, (&limits, 100)).await;
+        }
     }
     // A flow is open, and a message is due since 1970.
     bench.set("stats, flows").await;
