@@ -43,7 +43,7 @@ async fn all_parked_messages_of_one_due_time_are_looked_at_for_repairs() {
     let mut bench = Bench::start().await;
     let store = bench.of_kind("flows");
     bench.set("claim, flows").await;
-    assert_eq!(store.tidy(&partition()).await, Ok(0));
+    assert_eq!((store.tidy(&partition()).await, bench.calls("publish").await), (Ok(0), 0));
     let mut pipe = redis::pipe();
     for n in 0..COUNT {
         pipe.zadd(key(&partition(), "pending"), format!("lost-{n}"), PARKED + LONG_AGO);
@@ -118,6 +118,31 @@ async fn messages_of_an_ordered_flow_with_one_due_time_leave_in_order_although_o
     }
     order.retain(|id| !id.starts_with("other"));
     assert_eq!(order, ["b-first", "a-second"]);
+}
+
+#[tokio::test]
+async fn a_message_that_is_due_since_1970_waits_for_its_flow_as_others_do() {
+    let bench = Bench::start().await;
+    let (ordered, store) = (Partition { route: "ordered".into(), index: 0, count: 1 }, bench.store.clone());
+    let new = |text: &str| NewMessage {
+        id: id(text),
+        due: Due::At(UnixMillis::default()),
+        payload: Bytes::new(),
+        metadata: Metadata { flow: Some("a".into()), ..Metadata::default() },
+        on_conflict: OnConflict::Keep,
+        debounce: None,
+        record: None,
+    };
+    store.schedule(&ordered, &[new("first"), new("second")]).await.expect("scheduled");
+    for (number, wanted) in [(1, "first"), (2, "second")] {
+        let taken = store.claim(&ordered, claim(NEW, number)).await.expect("claimed");
+        let [one] = &taken.messages[..] else { panic!("one at a time: {taken:?}") };
+        assert_eq!((one.id.as_str(), one.not_before), (wanted, UnixMillis::default()));
+        let stats = store.stats(&ordered).await.expect("numbers");
+        assert_eq!((stats.parked, stats.unack), (2 - number, 1));
+        let lease = Lease { id: one.id.clone(), token: taken.token, bytes: one.body.len() };
+        store.settle(&ordered, &[Settlement::new(lease, ClaimEnd::Ack)]).await.expect("settled");
+    }
 }
 
 #[tokio::test]

@@ -190,6 +190,15 @@ async fn an_id_shows_its_last_ends_with_who_cancelled_it() {
     assert_eq!(outcomes, [(EndOutcome::Cancelled, Some("ops")), delivered, delivered, delivered, delivered]);
     assert_eq!(ends[0].due.get() - ends[0].accepted.get(), FAR);
     assert!(queue.get(ROUTE, &id("b")).await.expect("an answer").is_none());
+    // Its ends are also found behind those of many others.
+    for n in 0..3 {
+        deliver(&store, &queue, ["far".to_owned()]).await;
+        deliver(&store, &queue, (0..40).map(|other| format!("other-{n}-{other}"))).await;
+    }
+    let Some(Found::Ended { ends, .. }) = queue.get(ROUTE, &id("far")).await.expect("an answer") else {
+        panic!("it has ended");
+    };
+    assert_eq!(ends.len(), 3);
 }
 
 #[tokio::test]

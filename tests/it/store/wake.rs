@@ -190,7 +190,7 @@ async fn notified(signal: &WakeSignal) -> WakeReason {
 
 impl Bench {
     /// Successful calls of a command since the statistics were reset.
-    async fn calls(&mut self, command: &str) -> u64 {
+    pub async fn calls(&mut self, command: &str) -> u64 {
         let stats: String =
             redis::cmd("INFO").arg("commandstats").query_async(&mut self.raw).await.expect("the server answers");
         let start = format!("cmdstat_{command}:calls=");
