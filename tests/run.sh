@@ -129,7 +129,7 @@ mutants_of_rust() {
     PUNCTUAL_SEED=1 "${run[@]}" || "${run[@]}" --iterate -- --test it -- store:: simulation
 }
 mutants() { # KIND
-    [ "$1" = rust ] || step "mutants of lua/" tests/mutants/lua.py
+    [ "$1" = rust ] || { step python .ci/need python3=python3 && step "mutants of lua/" tests/mutants/lua.py; }
     [ "$1" = lua ] || step "mutants of src/" mutants_of_rust
 }
 if [ "${1:-}" = --mutants ]; then

@@ -34,7 +34,7 @@ BEGIN, END = "-- begin include/", "\n-- end\n"
 STAGES = [
     ("lib", ["scheduler::tests::simulation"], {"PUNCTUAL_SEED": "1"}),
     ("it", ["store::property", "store::injection", "store::faults", "store::history", "store::flows", "store::groups",
-            "store::stats", "store::schedules", "store::turns", "store::produce", "store::external"], {}),
+            "store::stats", "store::forward", "store::schedules", "store::turns", "store::produce", "store::external"], {}),
     ("it", ["store::"], {}),
     ("lib", ["scheduler::tests::simulation"], {}),
 ]
@@ -206,6 +206,8 @@ def run_stage(command, environment, log):
         else:
             if process.wait() != 0:
                 failed = "no end" if is_late.is_set() else f"exit {process.returncode}"
+            if process.returncode == -signal.SIGKILL and not is_late.is_set():
+                raise RuntimeError("the tests were killed from outside")
     finally:
         timer.cancel()
         try:
@@ -246,7 +248,7 @@ def build():
     found = {}
     for name, arguments in [("lib", ["--lib", "--package", "punctual"]), ("it", ["--test", "it"])]:
         built = subprocess.run(
-            ["cargo", "test", "--locked", "--no-run", *arguments], cwd=ROOT, check=True, stderr=subprocess.PIPE, text=True,
+            ["cargo", "test", "--locked", "--no-run", "--color", "never", *arguments], cwd=ROOT, check=True, stderr=subprocess.PIPE, text=True,
         )
         found[name] = str(ROOT / re.search(r"Executable .*\((.*)\)", built.stderr)[1])
     return found

@@ -13,6 +13,7 @@ mod external_limits;
 mod external_moves;
 mod faults;
 mod flows;
+mod forward;
 mod groups;
 mod header;
 mod history;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use punctual::{
-    message::{FlowLimits, Rate},
+    message::{FlowLimits, MessageId, Rate},
     queue::HORIZONS,
     store::{
         FlowRules, FlowState, PARKED, Partition,
@@ -25,6 +25,9 @@ const MAX_DEFERRED: u64 = 40_000;
 /// Messages that are read to find the oldest.
 const MAX_SEEN: usize = 50;
 const MAX_CLAIMED: usize = 8;
+
+/// Score, due time, failures and size of a pending message.
+type Put = (u64, u64, u32, usize);
 
 impl Bench {
     /// Statistics of `partition`, which holds `rows`.
@@ -87,7 +90,7 @@ impl Bench {
             let count = |members: &[(String, String)]| members.iter().filter(|(name, _)| *name == flow.key).count();
             assert_eq!((flow.waiting, flow.in_flight), (count(&waiting) as u64, count(&flying) as u64), "{flow:?}");
             let holder = flying.iter().find(|(name, _)| *name == flow.key).map(|(_, id)| id.as_str());
-            assert_eq!(flow.held_by.as_ref().map(|id| id.as_str()), holder, "{flow:?}");
+            assert_eq!(flow.held_by.as_ref().map(MessageId::as_str), holder, "{flow:?}");
             let gate = rows.flow.gates.get(&flow.key).copied().filter(|gate| *gate != SHUT);
             let slot = flow.next_slot.map(UnixMillis::get);
             let is_right =
@@ -163,8 +166,7 @@ async fn the_oldest_message_is_found_behind_retries_and_among_few_or_large_ones(
     let mut bench = Bench::start().await;
     let now = bench.micros().await / 1000;
     let body = |due: u64, size: usize| [&[1][..], &due.to_be_bytes(), &due.to_be_bytes(), &vec![0; size]].concat();
-    // Score, due time, failures, size; and which due time is found.
-    type Put = (u64, u64, u32, usize);
+    // And which due time is found.
     let cases: [(&[Put], Option<u64>, &str); 6] = [
         (&[(now + 100, LONG_AGO, 0, 10), (now + 200, LONG_AGO - 1, 0, 10)], Some(LONG_AGO - 1), "deferred"),
         (&[(now + 100, LONG_AGO, 1, 10)], Some(now + 100), "a retry is due at its score"),
