@@ -18,6 +18,10 @@ lint:
 campaign *ARGUMENTS:
     tests/campaign.sh {{ARGUMENTS}}
 
+# Edits of the scripts and of the code that tests must find: docs/reliability.md
+mutants *KIND:
+    tests/run.sh --mutants {{KIND}}
+
 # Pages, their commands and the tables of settings
 pages:
     cargo test --locked --test it documents::

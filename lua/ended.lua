@@ -1,19 +1,19 @@
 -- include clock history scores
 -- Returns ends of the history.
 --
--- KEYS   history ended
+-- KEYS   history
 -- ARGV   order ("asc" | "desc"), place: "" (the first end in this order), "<number>" (behind the end with this number) or
 --        "@<ms>" (at this time), maximum number of blocks (2 to 100)
 -- reply  now (ms), 1 if blocks follow, otherwise 0, then for each block in this order: the number of its first end, the
 --        block. The first block can have ends before the place
-local history = { blocks = KEYS[1], ended = KEYS[2] }
+local blocks = KEYS[1]
 local is_reversed, place, most = ARGV[1] == 'desc', ARGV[2], tonumber(ARGV[3])
 
 -- The number of the first block that begins after the time `at`, by bisection.
 local function block_after(at, low, high)
   while low < high do
     local middle = math.floor((low + high) / 2)
-    local text = redis.call('HGET', history.blocks, whole(middle))
+    local text = redis.call('HGET', blocks, whole(middle))
     if text and struct.unpack('>I8', text, 1) > at then
       high = middle
     else
@@ -23,7 +23,7 @@ local function block_after(at, low, high)
   return low
 end
 
-local following, first = state_of(redis.call('HGET', history.blocks, ''))
+local following, first = state_of(redis.call('HGET', blocks, ''))
 -- Blocks from `from` on and before `to`.
 local from, to = first / BLOCK, math.ceil(following / BLOCK)
 local at = tonumber(string.match(place, '^@(%d+)$'))
@@ -42,7 +42,7 @@ end
 local reply = { math.floor(clock() / 1000), to - from > most and 1 or 0 }
 for n = 0, math.min(most, to - from) - 1 do
   local block = is_reversed and to - 1 - n or from + n
-  local text = redis.call('HGET', history.blocks, whole(block))
+  local text = redis.call('HGET', blocks, whole(block))
   if text then reply[#reply + 1], reply[#reply + 2] = block * BLOCK, text end
 end
 return reply

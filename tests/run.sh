@@ -12,6 +12,9 @@
 #
 # `tests/run.sh --fuzz [MINUTES]` runs nothing but the parsers, on mutations of `tests/corpus/`, for 30 minutes in all unless
 # told otherwise. An input that breaks one is saved there; the ordinary tests try it from then on.
+#
+# `tests/run.sh --mutants [lua|rust]` tests the tests: it makes edits of the scripts in `lua/` and of the code, and runs the tests
+# on each. For the scripts an hour or two, for a sample of the code several. docs/reliability.md has the results.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
@@ -114,6 +117,23 @@ fuzz() { # MINUTES
 }
 if [ "${1:-}" = --fuzz ]; then
     fuzz "${2:-30}"
+    finish
+fi
+
+# The part PUNCTUAL_MUTANTS_SHARD of the mutants of cargo-mutants, with the settings of .cargo/mutants.toml: first with the library
+# tests and a few runs of the simulation, then those that are left with the tests of the store and the whole simulation.
+mutants_of_rust() {
+    cargo mutants --version >/dev/null 2>&1 || cargo install --locked cargo-mutants || return
+    mkdir -p target/mutants/rust
+    local run=(cargo mutants --shard "${PUNCTUAL_MUTANTS_SHARD:-0/40}" --output target/mutants/rust)
+    PUNCTUAL_SEED=1 "${run[@]}" || "${run[@]}" --iterate -- --test it -- store:: simulation
+}
+mutants() { # KIND
+    [ "$1" = rust ] || { step python .ci/need python3=python3 && step "mutants of lua/" tests/mutants/lua.py; }
+    [ "$1" = lua ] || step "mutants of src/" mutants_of_rust
+}
+if [ "${1:-}" = --mutants ]; then
+    mutants "${2:-both}"
     finish
 fi
 

@@ -21,6 +21,9 @@ use crate::{
     time::{Due, MAX_DELAY_MILLIS, UnixMillis},
 };
 
+/// A dead letter that is forwarded: id, time of death, body, failures, error.
+type MemoryOutgoing = (String, u64, Bytes, u32, String);
+
 impl MemoryPartition {
     pub fn schedule(&mut self, batch: &[NewMessage], now: u64, settings: PartitionSettings) -> Vec<Scheduled> {
         let before = settings.flow.map(|_| (self.pending.clone(), self.flow.flows.clone()));
@@ -440,14 +443,20 @@ impl MemoryPartition {
     }
 
     /// Takes dead letters from the outbox for `hold`, in milliseconds, and perhaps forwards them; `purges`: they are deleted
-    /// after that. Returns their ids.
-    pub fn forward(&mut self, hold: u64, purges: Option<bool>, now: u64) -> Vec<String> {
+    /// after that. Returns the number that is in the outbox, and of each that it takes: id, time of death, body, failures, error.
+    pub fn forward(&mut self, hold: u64, purges: Option<bool>, now: u64) -> (usize, Vec<MemoryOutgoing>) {
         let now = now / 1000;
         let found: Vec<String> = self.outbox.up_to(now).map(|(id, _)| id.to_owned()).collect();
         let (taken, gone): (Vec<_>, Vec<_>) = found.into_iter().partition(|id| self.dead.contains(id));
         for id in &gone {
             self.outbox.remove(id);
         }
+        let waiting = self.outbox.len();
+        let outgoing = |id: &String| {
+            let (_, failures, error) = self.errors.get(id).cloned().unwrap_or_default();
+            (id.clone(), self.dead[id.as_str()], self.bodies.get(id).cloned().unwrap_or_default(), failures, error)
+        };
+        let outgoing = taken.iter().map(outgoing).collect();
         for id in &taken {
             match purges {
                 None => self.outbox.insert(id, now + hold),
@@ -460,7 +469,7 @@ impl MemoryPartition {
                 }
             }
         }
-        taken
+        (waiting, outgoing)
     }
 
     fn set_expiry(&mut self, id: &str, expiry: Expiry, now: u64) {

@@ -62,7 +62,7 @@ impl RedisStore {
             Order::Ascending => "asc",
             Order::Descending => "desc",
         };
-        let call = script::ENDED.keys(&[&keys.history, &keys.ended]).arg(direction).arg(text).arg(blocks);
+        let call = script::ENDED.keys(&[&keys.history]).arg(direction).arg(text).arg(blocks);
         let reply: Vec<Value> = call.run(&self.listings).await?;
         let mut reply = Reply::from(reply);
         let (now, more) = (reply.integer()?, reply.flag()?);

@@ -27,7 +27,7 @@ pub struct Script {
 macro_rules! scripts {
     ($($constant:ident $name:literal)*) => {
         $(pub static $constant: LazyLock<Script> = LazyLock::new(|| {
-            Script::new($name, include_str!(concat!("../../../lua/", $name, ".lua")))
+            Script::new($name, text($name, include_str!(concat!("../../../lua/", $name, ".lua"))))
         });)*
 
         /// Every script but produce.lua, to be loaded before the first call.
@@ -111,6 +111,19 @@ includes! {
     "debounce" "filter" "flow" "flow_value" "groups" "history" "json" "label" "layout" "leases" "limits" "members" "optional" "outbox" "passing" "places" "rates" "records"
     "recurring" "remembered" "revival" "scores" "seconds"
     "selection" "sizes" "taking" "turns" "utf8" "wake" "weight"
+}
+
+/// The text of a script. Tests read it from the directory `PUNCTUAL_TEST_LUA` if that is set: `tests/mutants/`.
+#[cfg(any(test, feature = "testing"))]
+fn text(name: &str, compiled: &'static str) -> &'static str {
+    let Some(directory) = std::env::var_os("PUNCTUAL_TEST_LUA") else { return compiled };
+    let path = std::path::Path::new(&directory).join(format!("{name}.lua"));
+    std::fs::read_to_string(path).expect("PUNCTUAL_TEST_LUA has all files of lua/").leak()
+}
+
+#[cfg(not(any(test, feature = "testing")))]
+fn text(_: &str, compiled: &'static str) -> &'static str {
+    compiled
 }
 
 /// How the line of a Lua file begins that names its includes, and the line of those that plain calls do not need.
@@ -229,9 +242,10 @@ fn resolve(names: impl Iterator<Item = &'static str>, includes: &mut Vec<(&'stat
     for name in names {
         if includes.iter().all(|(included, _)| *included != name) {
             let include = INCLUDES.into_iter().find(|(known, _)| *known == name);
-            let include = include.unwrap_or_else(|| panic!("lua/include/{name}.lua is missing"));
-            resolve(self::names(include.1, INCLUDE), includes);
-            includes.push(include);
+            let (name, compiled) = include.unwrap_or_else(|| panic!("lua/include/{name}.lua is missing"));
+            let include = text(&format!("include/{name}"), compiled);
+            resolve(self::names(include, INCLUDE), includes);
+            includes.push((name, include));
         }
     }
 }

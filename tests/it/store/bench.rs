@@ -260,20 +260,11 @@ impl Bench {
         }
         self.check_groups(route, memory, limit).await;
         self.check_summary(route, memory).await;
-        let stats = self.store.stats(partition).await.expect("the server answers");
-        let due = rows.pending.up_to(stats.now / 1000).count();
-        let counts = (
-            stats.paused.is_some(),
-            stats.pending,
-            stats.due,
-            stats.unack,
-            stats.dead,
-            stats.next_due.map(UnixMillis::get),
-        );
-        let [pending, unack, dead] = [&rows.pending, &rows.unack, &rows.dead].map(|set| set.len() as u64);
-        let expected =
-            (rows.paused, pending, due as u64, unack, dead, rows.pending.head().filter(|head| *head < PARKED));
-        assert_eq!(counts, expected);
+        self.check_stats(&self.store, partition, rows, settings(partition).flow.is_some()).await;
+        if let Some(limits) = settings(partition).flow {
+            let store = self.store.clone();
+            self.check_flow_list(&store, partition, rows, (&limits, limit)).await;
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use punctual::{
 };
 
 use super::bench::later;
-use super::operation::{BY, Defining, Operation, flow_key, never, revision, schedule};
+use super::operation::{BY, Defining, Operation, flow_key, never, revision};
 
 /// Where transfers go.
 pub const LISTS: [&str; 3] = ["list", "list-2", TAKEN];
@@ -119,8 +119,8 @@ fn define(
             let replaces = replaces.map(revision);
             memory.set_schedule(&definition, replaces.as_deref(), *next, now, settings)
         }
-        Defining::Delete(owner) => memory.delete_schedule(&schedule(), *owner, now, settings),
-        Defining::Pause(pause) => memory.pause_schedule(&schedule(), *pause, now, settings),
+        Defining::Delete(id, owner) => memory.delete_schedule(id, *owner, now, settings),
+        Defining::Pause(id, pause) => memory.pause_schedule(id, *pause, now, settings),
     }
 }
 

@@ -15,7 +15,7 @@ use punctual::{
         BulkProgress, Claim, ClaimEnd, ClaimRequest, DeadAction, DeadWork, Death, FailedAttempt, Lease, Partition,
         Planned, Settlement, Store, StoreError, Token, Transfer,
         memory::{MemoryLists, MemoryPartition, PartitionSettings, SortedSet},
-        redis::{RedisStore, Turn, connection::classify},
+        redis::{Outgoing, RedisStore, Turn, connection::classify},
     },
     time::UnixMillis,
 };
@@ -26,7 +26,7 @@ use super::{
     call::{Call, LISTS, Reply, TAKEN, expect, with_errors},
     operation::{
         BY, Defining, Ending, FAR, Number, Operation, Pick, ROUTES, Step, forwards, never, partitions, revision,
-        schedule, settings,
+        settings,
     },
     rows::PREFIX,
 };
@@ -78,6 +78,10 @@ impl<'a> Case<'a> {
                     assert_eq!(once, again, "twice is not once: {step:?}");
                 }
             }
+        }
+        // Each step compared its own partition.
+        for (partition, memory) in &self.memory {
+            assert_eq!(self.bench.rows(partition).await, *memory, "{partition} was changed by a step of another one");
         }
         self.check_keys().await;
     }
@@ -159,9 +163,6 @@ impl<'a> Case<'a> {
         }
         self.memory.insert(partition.clone(), memory.clone());
         self.lists = lists;
-        for other in partitions().iter().filter(|other| *other != partition) {
-            assert_eq!(self.bench.rows(other).await, self.memory[other], "{other} changed by {operation:?}");
-        }
         if let Operation::Look(limit) = operation {
             self.look(partition, *limit).await;
         }
@@ -342,11 +343,11 @@ impl Case<'_> {
                     let replaces = replaces.map(revision);
                     shown(store.set_schedule(partition, definition, replaces.as_deref(), *next).await)
                 }
-                Operation::Define(Defining::Delete(owner)) => {
-                    shown(store.delete_schedule(partition, &schedule(), *owner).await)
+                Operation::Define(Defining::Delete(id, owner)) => {
+                    shown(store.delete_schedule(partition, id, *owner).await)
                 }
-                Operation::Define(Defining::Pause(pause)) => {
-                    shown(store.pause_schedule(partition, &schedule(), *pause).await)
+                Operation::Define(Defining::Pause(id, pause)) => {
+                    shown(store.pause_schedule(partition, id, *pause).await)
                 }
                 _ => String::new(),
             },
@@ -370,13 +371,14 @@ impl Case<'_> {
     }
 }
 
-/// Takes what is in the outbox, and ends its turn or not.
-async fn forward(store: &RedisStore, partition: &Partition, turn: Option<Turn>) -> Result<Vec<String>, StoreError> {
-    let taken = store.take_outbox(partition).await?.taken;
+/// Takes what is in the outbox, and ends its turn or not. Returns the number that was in it, and what was taken.
+async fn forward(store: &RedisStore, partition: &Partition, turn: Option<Turn>) -> Result<impl Debug, StoreError> {
+    let outbox = store.take_outbox(partition).await?;
     if let Some(turn) = turn {
-        store.end_turn(partition, &taken, turn).await?;
+        store.end_turn(partition, &outbox.taken, turn).await?;
     }
-    Ok(taken.iter().map(|one| one.id.to_string()).collect())
+    let of = |one: Outgoing| (one.id.to_string(), one.died, one.body, one.failures, one.error);
+    Ok((outbox.waiting, outbox.taken.into_iter().map(of).collect::<Vec<_>>()))
 }
 
 /// Its partitions.

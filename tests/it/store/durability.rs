@@ -13,7 +13,11 @@ use punctual::{
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{Instant, sleep};
 
-use super::bench::id;
+use super::{
+    bench::{Bench, id},
+    rows::key,
+    scene,
+};
 use crate::support::{RedisServer, claim_request};
 
 const WAIT: Duration = Duration::from_millis(300);
@@ -159,4 +163,16 @@ async fn a_wait_for_replicas_is_shared_and_holds_up_no_claim() {
     assert!(claimed_after < WAIT / 2, "{claimed_after:?}");
     // One wait for the first, one for those that came meanwhile, one for what those held up.
     assert!(confirmed_after < 4 * WAIT, "{confirmed_after:?}");
+}
+
+#[tokio::test]
+async fn a_fence_opens_no_partition() {
+    let mut bench = Bench::start().await;
+    let partition = scene::partition();
+    let route = key(&partition, "route");
+    assert_eq!(bench.store.fence(&partition).await, Ok(()));
+    redis::cmd("DEL").arg(&route).exec_async(&mut bench.raw).await.expect("deleted");
+    assert_eq!(bench.store.fence(&partition).await, Ok(()));
+    let exists: bool = redis::cmd("EXISTS").arg(&route).query_async(&mut bench.raw).await.expect("an answer");
+    assert!(!exists);
 }

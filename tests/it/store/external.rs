@@ -90,7 +90,7 @@ pub async fn write(connection: &mut MultiplexedConnection, scene: &str) {
             }
             pipe.zadd("dp:jobs:pending", "later", FAR);
             pipe.rpush("dp:jobs:ready", &["other", "listed", "buried", "another"]);
-            pipe.rpush("dp:jobs:retry", &["failing"]);
+            pipe.rpush("dp:jobs:retry", &["failing", "failing-elsewhere"]);
             pipe.zadd("dp:jobs:unack", "kept-too-long", 1).zadd("dp:jobs:unack", "kept", FAR);
             for entry in entries(scene) {
                 let member = String::from_utf8(entry.member.to_vec()).expect("text");

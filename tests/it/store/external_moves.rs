@@ -175,7 +175,7 @@ async fn a_delayqueue_is_left_clean_whatever_list_an_id_was_in() {
     assert_eq!(theirs("ready"), ["other", "buried", "another"]);
     assert_eq!(theirs("unack"), ["kept", "5000000000"]);
     assert_eq!(theirs("retry:cnt"), ["buried", "2", "claimed", "2", "kept", "2", "later", "2"]);
-    assert!(!left.contains_key("dp:jobs:retry"));
+    assert_eq!(theirs("retry"), ["failing-elsewhere"]);
     let bodies: Vec<&str> = left.keys().filter_map(|key| key.strip_prefix("dp:jobs:msg:")).collect();
     assert_eq!(bodies, ["buried", "claimed", "kept", "later"]);
 }
@@ -223,7 +223,9 @@ async fn a_look_tells_who_is_due_and_when_the_next_one_is() {
     let mut found: Vec<String> = due.members.iter().map(|one| text(one)).collect();
     found.sort();
     let large = "a member that is larger than what is allowed here";
-    let wanted = [large, "another", "buried", "claimed", "failing", "kept-too-long", "listed", "one", "other", "two"];
+    let elsewhere = "failing-elsewhere";
+    let wanted =
+        [large, "another", "buried", "claimed", "failing", elsewhere, "kept-too-long", "listed", "one", "other", "two"];
     assert_eq!(found, wanted, "of all places");
 }
 
@@ -283,6 +285,27 @@ async fn a_score_in_another_unit_is_a_dead_letter_at_once() {
         assert_eq!(message(&rows, "late").payload, "late");
         let left: u64 = redis::cmd("ZCARD").arg(SOURCE).query_async(&mut bench.raw).await.expect("a number");
         assert_eq!(left, 0);
+    }
+}
+
+#[tokio::test]
+async fn scores_in_milliseconds_are_times_from_march_1973_to_the_year_9999() {
+    let mut bench = Bench::start().await;
+    let place = ExternalPlace::Members { key: SOURCE.into(), unit: 1 };
+    // A fraction below a microsecond is a rounding error.
+    for (score, outcome, due) in [
+        ("0", Taken, Some(0)),
+        ("1", Invalid, None),
+        ("99999999999", Invalid, None),
+        ("100000000000", Taken, Some(100_000_000_000)),
+        ("100000000000.0005", Taken, Some(100_000_000_000)),
+        ("253402387199999", Gone, None),
+        ("253402387200000", Invalid, None),
+    ] {
+        bench.clear().await;
+        redis::cmd("ZADD").arg(SOURCE).arg(score).arg("m").exec_async(&mut bench.raw).await.expect("written");
+        assert_eq!(take_all(&mut bench, &place, &[entry("m", "m")]).await, [outcome], "{score}");
+        assert_eq!(bench.rows(&partition()).await.pending.get("m"), due, "{score}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Real errors of a real server: full, forgetful, occupied by foreign values, strict about channels.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use punctual::{
     message::State,
@@ -188,6 +188,28 @@ const FLOW_KEYS: [&str; 6] = ["flows", "waiting", "flights", "gates", "slots", "
 const ROUTES_KEY: &str = "p:routes";
 /// A refusal is no timeout.
 const AT_ONCE: Duration = Duration::from_secs(1);
+
+/// A command on another key would be denied before the memory is looked at.
+#[tokio::test]
+async fn at_maxmemory_a_user_with_the_keys_of_the_queue_alone_is_refused_as_well() {
+    let mut bench = Bench::start().await;
+    let user = ["SETUSER", "limited", "on", ">secret", "~{p:*", "~p:*", "&*", "+@all"];
+    redis::cmd("ACL").arg(&user).exec_async(&mut bench.raw).await.expect("a user");
+    bench.store = Arc::new(store(&format!("redis://limited:secret@127.0.0.1:{}/0", bench.server.port()), MAX_PAYLOAD));
+    for scene in GROWING.iter().filter(|scene| SCENES.iter().any(|(known, _)| known == *scene)) {
+        // Their keys have other names.
+        if scene.starts_with("take") {
+            continue;
+        }
+        bench.set(scene).await;
+        let before = bench.dump().await;
+        bench.maxmemory(1).await;
+        let result = bench.act(scene).await;
+        bench.maxmemory(0).await;
+        assert!(matches!(result, Err(StoreError::Unavailable { kind: "oom", .. })), "{scene}: {result:?}");
+        assert_eq!(bench.dump().await, before, "{scene}: something was written");
+    }
+}
 
 #[tokio::test]
 async fn at_maxmemory_scheduling_is_refused_cleanly_and_everything_else_goes_on() {

@@ -43,7 +43,7 @@ async fn all_parked_messages_of_one_due_time_are_looked_at_for_repairs() {
     let mut bench = Bench::start().await;
     let store = bench.of_kind("flows");
     bench.set("claim, flows").await;
-    assert_eq!(store.tidy(&partition()).await, Ok(0));
+    assert_eq!((store.tidy(&partition()).await, bench.calls("publish").await), (Ok(0), 0));
     let mut pipe = redis::pipe();
     for n in 0..COUNT {
         pipe.zadd(key(&partition(), "pending"), format!("lost-{n}"), PARKED + LONG_AGO);
@@ -82,6 +82,67 @@ async fn a_claim_behind_a_backlog_of_one_flow_takes_others_that_became_due_last_
     let rows = bench.rows(&rated).await;
     assert_eq!(rows.pending.up_to(PARKED - 1).count(), 0, "all are parked");
     rows.check_flows(&flow("rated").expect("it has flows"));
+}
+
+#[tokio::test]
+async fn messages_of_an_ordered_flow_with_one_due_time_leave_in_order_although_one_was_not_read() {
+    /// Messages that a claim reads.
+    const READ: u64 = 1000;
+    let mut bench = Bench::start().await;
+    let store = bench.of_kind("ordered");
+    let mut pipe = redis::pipe();
+    let mut put = |id: &str, due: u64, value: String| {
+        let at = UnixMillis::new(due).expect("small");
+        let body = StoredMessage { due: at, accepted: at, metadata: Metadata::default(), payload: Bytes::new() };
+        let of = |name| key(&partition(), name);
+        pipe.zadd(of("pending"), id, due).hset(of("messages"), id, &codec::encode(&body)[..]);
+        pipe.hset(of("flows"), id, value);
+    };
+    for n in 1..READ {
+        put(&format!("other-{n}"), LONG_AGO, format!("{n} other-{n}"));
+    }
+    // In Redis, the one that was accepted last is the last one that is read.
+    put("a-second", LONG_AGO + 1, "2001 ordered".to_owned());
+    put("b-first", LONG_AGO + 1, "2000 ordered".to_owned());
+    pipe.exec_async(&mut bench.raw).await.expect("written");
+    let mut order = Vec::new();
+    for number in 1..=4 {
+        let request = ClaimRequest { limit: 1000, ..claim(NEW, number) };
+        let taken = store.claim(&partition(), request).await.expect("claimed");
+        let ends = taken.messages.iter().map(|one| {
+            let lease = Lease { id: one.id.clone(), token: taken.token, bytes: one.body.len() };
+            Settlement::new(lease, ClaimEnd::Ack)
+        });
+        store.settle(&partition(), &ends.collect::<Vec<_>>()).await.expect("settled");
+        order.extend(taken.messages.into_iter().map(|one| one.id.to_string()));
+    }
+    order.retain(|id| !id.starts_with("other"));
+    assert_eq!(order, ["b-first", "a-second"]);
+}
+
+#[tokio::test]
+async fn a_message_that_is_due_since_1970_waits_for_its_flow_as_others_do() {
+    let bench = Bench::start().await;
+    let (ordered, store) = (Partition { route: "ordered".into(), index: 0, count: 1 }, bench.store.clone());
+    let new = |text: &str| NewMessage {
+        id: id(text),
+        due: Due::At(UnixMillis::default()),
+        payload: Bytes::new(),
+        metadata: Metadata { flow: Some("a".into()), ..Metadata::default() },
+        on_conflict: OnConflict::Keep,
+        debounce: None,
+        record: None,
+    };
+    store.schedule(&ordered, &[new("first"), new("second")]).await.expect("scheduled");
+    for (number, wanted) in [(1, "first"), (2, "second")] {
+        let taken = store.claim(&ordered, claim(NEW, number)).await.expect("claimed");
+        let [one] = &taken.messages[..] else { panic!("one at a time: {taken:?}") };
+        assert_eq!((one.id.as_str(), one.not_before), (wanted, UnixMillis::default()));
+        let stats = store.stats(&ordered).await.expect("numbers");
+        assert_eq!((stats.parked, stats.unack), (2 - number, 1));
+        let lease = Lease { id: one.id.clone(), token: taken.token, bytes: one.body.len() };
+        store.settle(&ordered, &[Settlement::new(lease, ClaimEnd::Ack)]).await.expect("settled");
+    }
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ use punctual::{
 
 use super::{
     bench::{Bench, MAX_PAYLOAD, id, later},
+    content::FAR_AHEAD,
     operation::FAR,
     rows::{PREFIX, key},
     scene::{NEW, SCENES, claim},
@@ -189,6 +190,15 @@ async fn an_id_shows_its_last_ends_with_who_cancelled_it() {
     assert_eq!(outcomes, [(EndOutcome::Cancelled, Some("ops")), delivered, delivered, delivered, delivered]);
     assert_eq!(ends[0].due.get() - ends[0].accepted.get(), FAR);
     assert!(queue.get(ROUTE, &id("b")).await.expect("an answer").is_none());
+    // Its ends are also found behind those of many others.
+    for n in 0..3 {
+        deliver(&store, &queue, ["far".to_owned()]).await;
+        deliver(&store, &queue, (0..40).map(|other| format!("other-{n}-{other}"))).await;
+    }
+    let Some(Found::Ended { ends, .. }) = queue.get(ROUTE, &id("far")).await.expect("an answer") else {
+        panic!("it has ended");
+    };
+    assert_eq!(ends.len(), 3);
 }
 
 #[tokio::test]
@@ -266,6 +276,44 @@ async fn a_large_purge_reads_a_bounded_part_of_the_bodies() {
     let ends = listed(&queue, 100).await;
     assert_eq!(ends.len(), 12);
     assert!(ends.iter().all(|end| end.due.get() > FAR), "the due time of each is kept");
+}
+
+#[tokio::test]
+async fn a_purge_reads_its_first_body_at_any_size_and_no_more_than_eight_mebibytes_in_all() {
+    let mut bench = Bench::start().await;
+    let (store, queue) = self::store(&bench, 1, Some((Duration::from_hours(1), 40))).await;
+    let partition = all(&store).remove(0);
+    let metadata = br#"{"key":"k"}"#;
+    let times = [FAR.to_be_bytes(), FAR.to_be_bytes()].concat();
+    let head = [&[1][..], &times, &[0, 0, 0, 11], metadata].concat();
+    let mebibyte = 1024 * 1024;
+    // The sizes of the bodies, and which of them are read.
+    for (n, (sizes, read)) in [
+        (&[9 * mebibyte, 100][..], &[true, false][..]),
+        (&[5 * mebibyte, 3 * mebibyte, 100], &[true, true, false]),
+        (&[5 * mebibyte, 3 * mebibyte + 1, 100], &[true, false, true]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let ids: Vec<_> = (0..sizes.len()).map(|i| id(&format!("m{n}-{i}"))).collect();
+        let mut pipe = redis::pipe();
+        for (id, size) in ids.iter().zip(sizes) {
+            let body = [&head[..], &vec![b'x'; size - head.len()]].concat();
+            pipe.zadd(key(&partition, "pending"), id.as_str(), FAR_AHEAD).hset(
+                key(&partition, "messages"),
+                id.as_str(),
+                body,
+            );
+        }
+        pipe.exec_async(&mut bench.raw).await.expect("written");
+        store.purge_pending(&partition, Some(&ids), 9, false, None).await.expect("cancelled");
+        let mut ends = listed(&queue, 100).await;
+        ends.retain(|end| ids.contains(&end.id));
+        ends.sort_by(|one, other| one.id.cmp(&other.id));
+        let has_key = ends.iter().map(|end| end.key.is_some()).collect::<Vec<_>>();
+        assert_eq!(has_key, read, "{sizes:?}: {ends:?}");
+    }
 }
 
 /// A command on the keys of a history that is not free.

@@ -145,13 +145,14 @@ pub enum Ending {
 pub enum Defining {
     /// The definition, the number of the one that it replaces, and its next occurrence.
     Set(Box<ScheduleDefinition>, Option<u8>, NextOccurrence),
-    Delete(ScheduleOwner),
-    Pause(bool),
+    Delete(MessageId, ScheduleOwner),
+    Pause(MessageId, bool),
 }
 
-/// The only schedule of each partition.
-pub fn schedule() -> MessageId {
-    MessageId::of_schedule("tick").expect("a name")
+/// The only schedule of `partition`.
+fn schedule(partition: &Partition) -> MessageId {
+    let mut names = (0..).map(|n| MessageId::of_schedule(&format!("tick-{n}")).expect("a name"));
+    names.find(|id| id.partition(partition.count) == partition.index).expect("one of the first names")
 }
 
 /// The revision of the definition with this number.
@@ -222,7 +223,7 @@ pub fn sequence() -> impl Strategy<Value = Vec<Step>> {
 fn step() -> impl Strategy<Value = Step> {
     select(partitions()).prop_flat_map(|partition| {
         let faults = (prop::bool::weighted(0.2), prop::bool::weighted(0.1));
-        (operation(&ids(&partition)), faults).prop_map(move |(operation, (twice, full))| Step {
+        (operation(&ids(&partition), &schedule(&partition)), faults).prop_map(move |(operation, (twice, full))| Step {
             partition: partition.clone(),
             operation,
             twice,
@@ -231,7 +232,7 @@ fn step() -> impl Strategy<Value = Step> {
     })
 }
 
-fn operation(ids: &[MessageId]) -> impl Strategy<Value = Operation> + use<> {
+fn operation(ids: &[MessageId], schedule: &MessageId) -> impl Strategy<Value = Operation> + use<> {
     let id = || select(ids.to_vec());
     let some_ids = || option::of(vec(id(), 0..4));
     let message = message(ids.to_vec()).boxed();
@@ -260,7 +261,7 @@ fn operation(ids: &[MessageId]) -> impl Strategy<Value = Operation> + use<> {
         2 => select(vec![None, Some(Turn::Keep), Some(Turn::Purge)]).prop_map(Operation::Forward),
         1 => Just(Operation::Pause),
         2 => Just(Operation::Resume),
-        4 => defining().prop_map(Operation::Define),
+        4 => defining(schedule.clone()).prop_map(Operation::Define),
         2 => (1..5_usize).prop_map(Operation::Look),
     ]
 }
@@ -286,25 +287,27 @@ fn edit() -> impl Strategy<Value = Edit> {
     })
 }
 
-fn defining() -> impl Strategy<Value = Defining> {
+fn defining(id: MessageId) -> impl Strategy<Value = Defining> {
+    let [deleted, paused] = [id.clone(), id.clone()];
     let owner = || prop_oneof![3 => Just(ScheduleOwner::Api), 1 => (0..3_u64).prop_map(|revision| ScheduleOwner::File { revision })];
     let next = prop_oneof![
         1 => Just(NextOccurrence::Kept),
         4 => due_at().prop_map(|at| NextOccurrence::At { occurrence: at, at }),
     ];
-    let set = (0..3_u8, option::weighted(0.6, 0..3_u8), owner(), next).prop_map(|(number, replaces, owner, next)| {
-        // The same revision has the same content.
-        let recurring = Recurring { revision: revision(number), rule: Rule::default(), expires_after: None };
-        let flow = ["", "a", "a:b"][usize::from(number)];
-        let flow = Some(flow.to_owned()).filter(|flow| !flow.is_empty());
-        let metadata = Metadata { recurring: Some(recurring.into()), flow, ..Metadata::default() };
-        let payload = vec![number; 7 * usize::from(number)].into();
-        Defining::Set(ScheduleDefinition { id: schedule(), owner, metadata, payload }.into(), replaces, next)
-    });
+    let set =
+        (0..3_u8, option::weighted(0.6, 0..3_u8), owner(), next).prop_map(move |(number, replaces, owner, next)| {
+            // The same revision has the same content.
+            let recurring = Recurring { revision: revision(number), rule: Rule::default(), expires_after: None };
+            let flow = ["", "a", "a:b"][usize::from(number)];
+            let flow = Some(flow.to_owned()).filter(|flow| !flow.is_empty());
+            let metadata = Metadata { recurring: Some(recurring.into()), flow, ..Metadata::default() };
+            let payload = vec![number; 7 * usize::from(number)].into();
+            Defining::Set(ScheduleDefinition { id: id.clone(), owner, metadata, payload }.into(), replaces, next)
+        });
     prop_oneof![
         4 => set,
-        1 => owner().prop_map(Defining::Delete),
-        2 => any::<bool>().prop_map(Defining::Pause),
+        1 => owner().prop_map(move |owner| Defining::Delete(deleted.clone(), owner)),
+        2 => any::<bool>().prop_map(move |pause| Defining::Pause(paused.clone(), pause)),
     ]
 }
 

@@ -103,6 +103,20 @@ async fn a_refused_flow_or_group_is_reported_with_its_form() {
 }
 
 #[tokio::test]
+async fn an_id_a_flow_and_a_group_have_up_to_128_bytes() {
+    let mut bench = Bench::start().await;
+    let longest = "x".repeat(128);
+    for name in ["flow", "group"] {
+        let options = format!(r#"{{"{name}":"{longest}","on_conflict":"replace"}}"#);
+        let arguments = [&b"1"[..], longest.as_bytes(), SOON.as_bytes(), b"", options.as_bytes()];
+        bench.produce_raw(ROUTE, 0, &arguments).await.expect("taken");
+        let options = format!(r#"{{"{name}":"{longest}x"}}"#);
+        let arguments = [&b"1"[..], b"a", SOON.as_bytes(), b"", options.as_bytes()];
+        bench.produce_raw(ROUTE, 0, &arguments).await.expect_err("refused");
+    }
+}
+
+#[tokio::test]
 async fn what_the_api_refuses_the_script_refuses_and_writes_nothing() {
     let mut bench = Bench::start().await;
     let mut refused = async |slug: &str, route: &str, index: u16, arguments: &[&[u8]]| {

@@ -6,14 +6,18 @@ use super::{bench::Bench, case::Case, operation::sequence};
 
 /// Sequences of up to 60 steps; `PROPTEST_CASES` asks for more.
 const CASES: u32 = 200;
+/// Attempts to make a sequence that failed shorter; `PROPTEST_MAX_SHRINK_ITERS` asks for another number.
+const SHRINKS: u32 = 2000;
 
 #[test]
 fn redis_and_the_in_memory_store_agree_on_every_sequence_of_operations() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let mut bench = runtime.block_on(Bench::start());
     let default = Config::default();
-    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { default.cases } else { CASES };
-    let config = Config { cases, failure_persistence: None, max_shrink_iters: 2000, ..default };
+    let asked = |name| std::env::var_os(name).is_some();
+    let cases = if asked("PROPTEST_CASES") { default.cases } else { CASES };
+    let max_shrink_iters = if asked("PROPTEST_MAX_SHRINK_ITERS") { default.max_shrink_iters } else { SHRINKS };
+    let config = Config { cases, failure_persistence: None, max_shrink_iters, ..default };
     let bench = std::cell::RefCell::new(&mut bench);
     let result = TestRunner::new(config).run(&sequence(), |steps| {
         let mut bench = bench.borrow_mut();

@@ -11,7 +11,10 @@ use super::{
     rows::{PREFIX, key},
     scene::{SCENES, partition, split},
 };
-use crate::support::proxy::{Mode, Proxy};
+use crate::support::{
+    proxy::{Mode, Proxy},
+    servers::redis_version,
+};
 
 /// Scenes that put something in front of the earliest pending message, or let it be claimed.
 const WAKING: [&str; 8] =
@@ -69,6 +72,28 @@ async fn a_scene_publishes_exactly_when_the_head_becomes_earlier() {
                 assert!(received.contains(&key(&partition(), "wake")), "{scene}, alone: {alone}");
             }
         }
+    }
+}
+
+/// A server without shard channels gets an ordinary message.
+#[tokio::test]
+async fn a_wake_up_on_a_cluster_is_one_message_on_a_shard_channel() {
+    let mut bench = Bench::start().await;
+    bench.set("resume").await;
+    let mut call = bench.record("resume", "pause").await;
+    let has_shards = redis_version() >= (7, 0);
+    for (suffix, expected) in [("", (0, 1)), (":swake", if has_shards { (1, 0) } else { (0, 1) })] {
+        bench.set("resume").await;
+        call.arguments[0] = format!("wakes{suffix}").into_bytes();
+        redis::cmd("CONFIG").arg("RESETSTAT").exec_async(&mut bench.raw).await.expect("reset");
+        let mut command = redis::cmd("EVAL");
+        command.arg(&call.code).arg(call.keys.len()).arg(&call.keys);
+        for argument in &call.arguments {
+            command.arg(&argument[..]);
+        }
+        command.exec_async(&mut bench.raw).await.expect("resumed");
+        let found = (bench.calls("spublish").await, bench.calls("publish").await);
+        assert_eq!(found, expected, "{suffix}");
     }
 }
 
@@ -164,6 +189,15 @@ async fn notified(signal: &WakeSignal) -> WakeReason {
 }
 
 impl Bench {
+    /// Successful calls of a command since the statistics were reset.
+    pub async fn calls(&mut self, command: &str) -> u64 {
+        let stats: String =
+            redis::cmd("INFO").arg("commandstats").query_async(&mut self.raw).await.expect("the server answers");
+        let start = format!("cmdstat_{command}:calls=");
+        let line = stats.lines().find_map(|line| line.strip_prefix(&start));
+        line.map_or(0, |line| line.split(',').next().expect("a number").parse().expect("a number"))
+    }
+
     /// Leaves nothing due: what is pending is pending for long.
     async fn postpone_heads(&mut self) {
         let mut pipe = redis::pipe();
