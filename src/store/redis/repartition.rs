@@ -13,7 +13,7 @@ use futures::FutureExt;
 use redis::Value;
 
 use super::{
-    DATA_VERSION, MAX_CALL_BYTES, RedisStore, StoreRoute,
+    DATA_VERSION, MAX_CALL_BYTES, RedisStore, StoreRoute, UNREGISTERED,
     generations::Generations,
     keys::{PartitionKeys, routes_key},
     reply::{Reply, unexpected},
@@ -113,9 +113,15 @@ impl RedisStore {
             all.extend(keys.flow.all());
         }
         all.extend(new_ones.iter().flat_map(|keys| [&*keys.route, &keys.paused]));
-        let mut call = script::REPARTITION.keys(&all).arg(&*settings.name).arg(stored).arg(during).arg(after);
+        let mut call =
+            script::REPARTITION.keys(&all).arg(&*settings.name).arg(stored).arg(during).arg(after).arg(former);
         for index in 0..former {
             call = call.arg(format!("{DATA_VERSION} {} {index} 0 0", settings.partitions));
+        }
+        if !during.is_empty() {
+            for index in 0..settings.partitions {
+                call = call.arg(format!("{DATA_VERSION}m {} {index} {}", settings.partitions, settings.to_text()));
+            }
         }
         call.run(&self.servers).await
     }
@@ -126,7 +132,15 @@ impl RedisStore {
         let mut moved = Moved::default();
         for partition in self.former_partitions(name) {
             let ids = self.ids_of(&partition).await?;
-            for carried in self.carry(&partition, &ids).await?.into_values() {
+            let carried = match self.carry(&partition, &ids).await {
+                // Another instance has ended the move, which changes `route` of each new partition.
+                Err(StoreError::Unavailable { kind: UNREGISTERED, .. }) => {
+                    moved.is_done = self.end_move(route).await?;
+                    return Ok(moved);
+                }
+                carried => carried?,
+            };
+            for carried in carried.into_values() {
                 moved.count += u64::from(carried == Carried::Moved);
                 moved.conflicts += u64::from(carried == Carried::Conflict);
             }

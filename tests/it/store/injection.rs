@@ -66,7 +66,8 @@ async fn an_error_at_any_command_leaves_the_state_before_or_after() {
 }
 
 impl Bench {
-    async fn run_failing(&mut self, call: &Recorded, fail_at: u32) -> RedisResult<Value> {
+    /// `fail_at`: the number of the command that fails; 0: none.
+    pub async fn run_failing(&mut self, call: &Recorded, fail_at: u32) -> RedisResult<Value> {
         let code = format!("{}{}", FAILING.replace("FAIL_AT", &fail_at.to_string()), call.code);
         let mut command = redis::cmd("EVAL");
         command.arg(code).arg(call.keys.len()).arg(&call.keys);

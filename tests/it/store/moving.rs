@@ -81,6 +81,23 @@ fn id_partition(text: &str, partitions: u16) -> u16 {
     id(text).partition(partitions)
 }
 
+/// A producer looks up the number, and calls produce.lua with a key of a new partition.
+#[tokio::test]
+async fn the_new_partitions_are_open_as_soon_as_their_number_is_known() {
+    let mut bench = Bench::start().await;
+    bench.set("begin to move").await;
+    let call = bench.record("begin to move", "repartition").await;
+    bench.set("begin to move").await;
+    bench.run_failing(&call, 0).await.expect("the move begins");
+    for partition in Partition::all(&ROUTE.into(), 2) {
+        let mut command = redis::cmd("GET");
+        let open: Option<String> =
+            command.arg(key(&partition, "route")).query_async(&mut bench.raw).await.expect("the server answers");
+        let begin = format!("1m 2 {} {MAX_PAYLOAD} ", partition.index);
+        assert!(open.as_ref().is_some_and(|text| text.starts_with(&begin)), "{partition}: {open:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_route_moves_with_all_that_it_holds_and_back() {
     let mut bench = Bench::start().await;
