@@ -253,6 +253,7 @@ async fn a_server_that_is_loading_is_left() {
     let mut raw = server.connection().await;
     redis::cmd("DEBUG").arg("POPULATE").arg(3000).exec_async(&mut raw).await.expect("populated");
     sleep(Duration::from_secs(1)).await;
+    let begun = Instant::now();
     let reloading = tokio::spawn(async move { redis::cmd("DEBUG").arg("RELOAD").exec_async(&mut raw).await });
     let mut refused = 0;
     while !reloading.is_finished() {
@@ -266,5 +267,7 @@ async fn a_server_that_is_loading_is_left() {
     }
     reloading.await.expect("no panic").expect("reloaded");
     assert!(refused > 0);
-    assert!((2..=5).contains(&proxy.accepted()), "{} connections", proxy.accepted());
+    // One a second.
+    let most = 2 + begun.elapsed().as_secs();
+    assert!((2..=most).contains(&(proxy.accepted() as u64)), "{} connections, at most {most}", proxy.accepted());
 }
