@@ -28,6 +28,7 @@ use crate::{
     support::{
         RabbitMq,
         kafka::{self, Broker, Record},
+        proxy::Proxy,
         receiver::wall_clock,
     },
 };
@@ -46,7 +47,8 @@ pub struct Brokers {
     pub kafka: Turn<Broker>,
     pub rabbitmq: Turn<RabbitMq>,
     kafka_address: String,
-    rabbitmq_port: u16,
+    /// Between the instances and RabbitMQ.
+    pub rabbitmq_path: Proxy,
     taken: Arc<Mutex<Vec<Arrival>>>,
     taking: JoinHandle<()>,
 }
@@ -67,7 +69,7 @@ impl Brokers {
             kafka: Turn::new(kafka),
             rabbitmq: Turn::new(rabbitmq),
             kafka_address,
-            rabbitmq_port,
+            rabbitmq_path: Proxy::start(rabbitmq_port),
             taken,
             taking,
         })
@@ -78,7 +80,8 @@ impl Brokers {
         format!(
             "  topic: {{ type: kafka, brokers: ['{}'], topic: {NAME}, timeout: 2s }}\n  \
              queue: {{ type: rabbitmq, url: 'amqp://127.0.0.1:{}/%2f', exchange: {NAME}, routing_key: {NAME}, timeout: 2s }}\n",
-            self.kafka_address, self.rabbitmq_port
+            self.kafka_address,
+            self.rabbitmq_path.port()
         )
     }
 

@@ -94,10 +94,9 @@ impl Caused {
         // It returns when the lease ends. A message waits for a connection for at most half of the timeout before it is sent.
         let is_after_lease = second >= first + LEASE - SETTLED_WITHIN;
         match self.kind {
-            Kind::Kill => is_unsettled && is_after_lease,
             // Or the first was delivered by another instance, and the stopped one sends when it goes on.
             Kind::Stop => is_unsettled && (is_after_lease || self.has_just_ended(second)),
-            _ => is_unsettled,
+            kind => is_unsettled && (is_after_lease || !kind.is_after_lease()),
         }
     }
 
@@ -286,13 +285,11 @@ impl Found<'_> {
         }
     }
 
-    /// Whether a fault in this time can be the reason that a claim from before a call is sent after it. A killed instance sends
-    /// nothing.
+    /// Whether a fault in this time can be the reason that a claim from before a call is sent after it.
     fn is_explained(&self, from: u64, to: u64) -> bool {
         let sends_late = |fault: &&Caused| match fault.kind {
-            Kind::Kill => false,
             Kind::Stop => fault.has_just_ended(to),
-            kind => kind.duplicates(self.life.route),
+            kind => kind.sends_late(self.life.route),
         };
         self.observed.faults.iter().filter(sends_late).any(|fault| fault.overlaps(from, to))
     }

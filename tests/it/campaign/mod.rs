@@ -4,12 +4,15 @@
 //! `tests/campaign.sh` runs it. `oracle` knows what is owed, `nemesis` causes the faults, `judge` compares.
 
 mod brokers;
+mod caused;
 mod clients;
 mod endpoint;
 mod history;
 mod judge;
+mod kinds;
 mod list;
 mod nemesis;
+mod network;
 mod oracle;
 mod payload;
 mod random;

@@ -1,121 +1,29 @@
 //! Faults by a seeded plan, at random times and overlapping.
 
-use std::{collections::BTreeMap, sync::Mutex, time::Duration};
+use std::time::Duration;
 
 use futures::future::join_all;
 use tokio::time::{Instant, sleep, sleep_until};
 
+pub use super::{
+    caused::{Caused, Faults, counts},
+    kinds::{KINDS, Kind},
+};
 use super::{endpoint::Behaviour, random::Random, world::INSTANCES, world::World};
-use crate::support::receiver::wall_clock;
+use crate::support::proxy::{Direction, Mode, Proxy};
 
-/// Kinds of faults, each with the mean time between two of them in milliseconds.
-pub const KINDS: [(Kind, u64); 11] = [
-    (Kind::Kill, 8000),
-    (Kind::Stop, 10_000),
-    (Kind::Terminate, 9000),
-    (Kind::RedisKill, 90_000),
-    (Kind::RedisFreeze, 110_000),
-    (Kind::FailOver, 100_000),
-    (Kind::Flush, 12_000),
-    (Kind::Clients, 12_000),
-    (Kind::Endpoint, 6000),
-    (Kind::Kafka, 60_000),
-    (Kind::RabbitMq, 40_000),
-];
 /// Between two repetitions of a fault that is repeated while it lasts.
 const REPEAT: Duration = Duration::from_millis(150);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    Kill,
-    Stop,
-    Terminate,
-    RedisKill,
-    RedisFreeze,
-    FailOver,
-    Flush,
-    Clients,
-    Endpoint,
-    Kafka,
-    RabbitMq,
-}
-
-impl Kind {
-    /// As `--only` has it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Kill => "kill",
-            Self::Stop => "stop",
-            Self::Terminate => "terminate",
-            Self::RedisKill => "redis-kill",
-            Self::RedisFreeze => "redis-freeze",
-            Self::FailOver => "fail-over",
-            Self::Flush => "script-flush",
-            Self::Clients => "client-kill",
-            Self::Endpoint => "endpoint",
-            Self::Kafka => "kafka",
-            Self::RabbitMq => "rabbitmq",
-        }
-    }
-
-    /// Whether a message of the route can arrive twice because of it, and a claim that is no longer current be sent.
-    pub fn duplicates(self, route: &str) -> bool {
-        match self {
-            Self::Kill | Self::Stop | Self::RedisKill | Self::RedisFreeze | Self::FailOver => true,
-            // It has stored what it did not confirm any more.
-            Self::Kafka => route == "topic",
-            Self::RabbitMq => route == "queue",
-            _ => false,
-        }
-    }
-}
-
 /// A fault of the plan.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Planned {
     pub at: Duration,
     pub kind: Kind,
     pub instance: usize,
     pub lasts: Duration,
-    pub behaviour: Behaviour,
-}
-
-/// A fault that was caused.
-#[derive(Clone, Debug)]
-pub struct Caused {
-    pub kind: Kind,
-    pub detail: String,
-    /// Epoch milliseconds.
-    pub began: u64,
-    /// `None`: it goes on.
-    pub ended: Option<u64>,
-    is_withdrawn: bool,
-}
-
-/// All faults of a round.
-#[derive(Default)]
-pub struct Faults(Mutex<Vec<Caused>>);
-
-impl Faults {
-    fn begin(&self, kind: Kind, detail: String) -> usize {
-        let mut all = self.0.lock().expect("no panic under this lock");
-        all.push(Caused { kind, detail, began: wall_clock(), ended: None, is_withdrawn: false });
-        all.len() - 1
-    }
-
-    fn end(&self, index: usize) {
-        self.0.lock().expect("no panic under this lock")[index].ended = Some(wall_clock());
-    }
-
-    /// It was not caused.
-    fn withdraw(&self, index: usize) {
-        self.0.lock().expect("no panic under this lock")[index].is_withdrawn = true;
-    }
-
-    pub fn all(&self) -> Vec<Caused> {
-        let all = self.0.lock().expect("no panic under this lock");
-        all.iter().filter(|fault| !fault.is_withdrawn).cloned().collect()
-    }
+    /// Draws the rest of it.
+    pub random: Random,
 }
 
 /// At the beginning of a round there is no fault: messages must be on time. In milliseconds.
@@ -150,20 +58,13 @@ fn draw(random: &mut Random, kind: Kind, at: u64) -> Planned {
         Kind::Flush | Kind::Clients => random.between(500, 3000),
         Kind::Endpoint => random.between(300, 6000),
         Kind::Kafka | Kind::RabbitMq => random.between(0, 3000),
+        // At times longer than a lease.
+        Kind::Network => random.between(300, 8000),
+        Kind::EndpointNetwork | Kind::RabbitMqNetwork => random.between(300, 5000),
     };
-    let behaviour = random.pick(&[
-        Behaviour::Status(500),
-        Behaviour::Status(503),
-        Behaviour::Throttle,
-        Behaviour::Hang,
-        Behaviour::Reset,
-        Behaviour::Close,
-        Behaviour::Slow(Duration::from_millis(700)),
-        Behaviour::OddHead,
-        Behaviour::Drip,
-    ]);
     let instance = usize::try_from(random.next() % 3).expect("an index") % INSTANCES;
-    Planned { at: Duration::from_millis(at), kind, instance, lasts: Duration::from_millis(lasts), behaviour }
+    let random = random.fork();
+    Planned { at: Duration::from_millis(at), kind, instance, lasts: Duration::from_millis(lasts), random }
 }
 
 /// Causes all faults of a plan, and waits for their ends. A fault of what another one has changed already is left out.
@@ -186,15 +87,60 @@ async fn cause(planned: &Planned, world: &World, faults: &Faults) {
             let kills: [&[&str]; 2] = [&["CLIENT", "KILL", "TYPE", "normal"], &["CLIENT", "KILL", "TYPE", "pubsub"]];
             repeat(planned, world, faults, &kills).await;
         }
-        Kind::Endpoint => {
-            let Ok(_turn) = world.endpoint_turn.try_lock() else { return };
-            let fault = faults.begin(planned.kind, format!("{:?}", planned.behaviour));
-            world.endpoint.behave(planned.behaviour);
-            sleep(planned.lasts).await;
-            world.endpoint.behave(Behaviour::Fine);
-            faults.end(fault);
-        }
+        Kind::Endpoint => to_endpoint(planned, world, faults).await,
+        Kind::Network | Kind::EndpointNetwork | Kind::RabbitMqNetwork => to_network(planned, world, faults).await,
     }
+}
+
+async fn to_endpoint(planned: &Planned, world: &World, faults: &Faults) {
+    let Ok(_turn) = world.turn(planned.kind).try_lock() else { return };
+    let behaviour = planned.random.clone().pick(&[
+        Behaviour::Status(500),
+        Behaviour::Status(503),
+        Behaviour::Throttle,
+        Behaviour::Hang,
+        Behaviour::Reset,
+        Behaviour::Close,
+        Behaviour::Slow(Duration::from_millis(700)),
+        Behaviour::OddHead,
+        Behaviour::Drip,
+    ]);
+    let fault = faults.begin(planned.kind, format!("{behaviour:?}"));
+    world.endpoint.behave(behaviour);
+    sleep(planned.lasts).await;
+    world.endpoint.behave(Behaviour::Fine);
+    faults.end(fault);
+}
+
+/// Latency, lost packets, connections that are half-open or cut.
+async fn to_network(planned: &Planned, world: &World, faults: &Faults) {
+    let mut random = planned.random.clone();
+    let mode = match random.between(1, 8) {
+        1..=2 => Mode::Delay(Duration::from_millis(random.between(20, 800))),
+        3 => Mode::Hold(Direction::ToServer),
+        4 => Mode::Hold(Direction::ToClient),
+        5..=6 => Mode::Hold(Direction::Both),
+        7 => Mode::BlackHole,
+        _ => Mode::Cut,
+    };
+    let (turn, paths, detail): (_, Vec<&Proxy>, _) = match (planned.kind, &world.brokers) {
+        (Kind::Network, _) => {
+            let (network, is_all) = (&world.networks[planned.instance], random.chance(60));
+            let detail = if is_all { "" } else { ", not to the sentinels" };
+            (&network.turn, network.paths(is_all), format!(" of instance {}{detail}", planned.instance))
+        }
+        (Kind::RabbitMqNetwork, Some(brokers)) => {
+            (world.turn(planned.kind), vec![&brokers.rabbitmq_path], String::new())
+        }
+        (Kind::EndpointNetwork, _) => (world.turn(planned.kind), vec![&world.endpoint_path], String::new()),
+        _ => return,
+    };
+    let Ok(_turn) = turn.try_lock() else { return };
+    let fault = faults.begin(planned.kind, format!("{mode:?}{detail} for {:?}", planned.lasts));
+    join_all(paths.iter().map(|path| path.set(mode))).await;
+    sleep(planned.lasts).await;
+    join_all(paths.iter().map(|path| path.set(Mode::Pass))).await;
+    faults.end(fault);
 }
 
 async fn to_instance(planned: &Planned, world: &World, faults: &Faults) {
@@ -299,13 +245,4 @@ async fn repeat(planned: &Planned, world: &World, faults: &Faults, commands: &[&
         sleep(REPEAT).await;
     }
     faults.end(fault);
-}
-
-/// How often each kind was caused.
-pub fn counts(faults: &[Caused]) -> BTreeMap<&'static str, usize> {
-    let mut counts = BTreeMap::new();
-    for fault in faults {
-        *counts.entry(fault.kind.name()).or_default() += 1;
-    }
-    counts
 }

@@ -4,10 +4,16 @@ use std::{fs, time::Duration};
 
 use tokio::{sync::Mutex, time::Instant};
 
-use super::{Settings, brokers::Brokers, endpoint::Endpoint};
+use super::{
+    Settings,
+    brokers::Brokers,
+    endpoint::Endpoint,
+    kinds::{KINDS, Kind},
+    network::Network,
+};
 use crate::{
     program::eventually,
-    support::{RedisServer, http, punctual::Punctual, sentinels::WatchedRedis},
+    support::{RedisServer, http, proxy::Proxy, punctual::Punctual, sentinels::WatchedRedis},
 };
 
 pub const INSTANCES: usize = 3;
@@ -21,6 +27,12 @@ const ROUTES: [(&str, &str); 4] = [("web", "hook"), ("jobs", "jobs"), ("topic", 
 /// Those that need no broker.
 const WITHOUT_BROKERS: usize = 2;
 pub const PARTITIONS: usize = 2;
+/// The user of the instances, with the rights of docs/redis.md.
+const USER: &str = "punctual";
+const RIGHTS: &str = "~punctual:routes ~{punctual:* ~campaign:jobs resetchannels &{punctual:* -@all +ping +select +info +eval +evalsha \
+    +script|load +publish +subscribe +time +exists +get +set +del +unlink +hget +hgetall +hmget +hset +hdel +hlen +hstrlen +hscan \
+    +zadd +zrem +zremrangebyrank +zremrangebyscore +zcard +zcount +zscore +zmscore +zrange +zrangebyscore +zrangebylex +zlexcount \
+    +type +rpush +ltrim +multi +role +wait";
 /// Until all instances are ready again.
 const READY: Duration = Duration::from_secs(30);
 
@@ -31,11 +43,13 @@ pub struct World {
     pub redis: Mutex<WatchedRedis>,
     /// Ports of the servers of Redis.
     pub ports: Vec<u16>,
+    /// Between each instance and Redis.
+    pub networks: Vec<Network>,
     pub endpoint: Endpoint,
+    pub endpoint_path: Proxy,
     /// `None`: they are not installed.
     pub brokers: Option<Brokers>,
-    /// Held by the fault that decides how the endpoint behaves.
-    pub endpoint_turn: Mutex<()>,
+    turns: [Mutex<()>; KINDS.len()],
 }
 
 /// Memory and open files of an instance.
@@ -47,22 +61,34 @@ pub struct Usage {
 
 impl World {
     pub async fn start(settings: &Settings) -> Self {
-        let (redis, endpoint) = (WatchedRedis::start(REPLICAS).await, Endpoint::start());
+        let user: Vec<&str> = ["--user", USER, "on", ">secret"].into_iter().chain(RIGHTS.split_whitespace()).collect();
+        let (redis, endpoint) = (WatchedRedis::start_apart(REPLICAS, &user, &[]).await, Endpoint::start());
+        let endpoint_path = Proxy::start(endpoint.port());
         let brokers = Brokers::start().await;
-        let configuration = configuration(&redis, &endpoint, brokers.as_ref());
-        let mut instances = Vec::new();
+        let (mut networks, mut instances) = (Vec::new(), Vec::new());
         for _ in 0..INSTANCES {
+            let network = Network::start(&redis);
+            let configuration = configuration(&network, endpoint_path.port(), brokers.as_ref());
             instances.push(Punctual::start_program(settings.program.clone(), &configuration).await);
+            networks.push(network);
         }
         Self {
             bases: instances.iter().map(|instance| instance.url("")).collect(),
             instances: instances.into_iter().map(Mutex::new).collect(),
             ports: redis.servers.iter().map(RedisServer::port).collect(),
             redis: Mutex::new(redis),
+            networks,
             endpoint,
+            endpoint_path,
             brokers,
-            endpoint_turn: Mutex::default(),
+            turns: Default::default(),
         }
+    }
+
+    /// Held by a fault that must not overlap with another one of its kind.
+    pub fn turn(&self, kind: Kind) -> &Mutex<()> {
+        let index = KINDS.iter().position(|(one, _)| *one == kind).expect("a kind");
+        &self.turns[index]
     }
 
     /// Waits until replicas follow the primary, and all instances are ready.
@@ -123,7 +149,7 @@ fn routes(brokers: Option<&Brokers>) -> &'static [(&'static str, &'static str)] 
     if brokers.is_some() { &ROUTES } else { &ROUTES[..WITHOUT_BROKERS] }
 }
 
-fn configuration(redis: &WatchedRedis, endpoint: &Endpoint, brokers: Option<&Brokers>) -> String {
+fn configuration(network: &Network, endpoint: u16, brokers: Option<&Brokers>) -> String {
     let route = |(route, sink): &(&str, &str)| {
         format!(
             "  {route}: {{ sink: {sink}, partitions: {PARTITIONS}, lease: {LEASE}ms, remember: {{ for: 1h }}, \
@@ -131,12 +157,11 @@ fn configuration(redis: &WatchedRedis, endpoint: &Endpoint, brokers: Option<&Bro
         )
     };
     let head = format!(
-        "redis: {{ {}, timeout: 3s, durability: {{ replicas: {REPLICAS} }} }}\n\
+        "redis: {{ {}, username: {USER}, password: secret, timeout: 3s, durability: {{ replicas: {REPLICAS} }} }}\n\
          server: {{ request_timeout: 4s }}\nmax_sleep: 5s\n\
-         sinks:\n  hook: {{ type: http, url: '{}', timeout: 2s }}\n  \
+         sinks:\n  hook: {{ type: http, url: 'http://127.0.0.1:{endpoint}/due', timeout: 2s }}\n  \
          jobs: {{ type: redis_list, key: '{KEY}', format: envelope, timeout: 2s }}\n",
-        redis.setting(""),
-        endpoint.url(),
+        network.setting(),
     );
     let sinks = brokers.map(Brokers::sinks).unwrap_or_default();
     let routes: String = routes(brokers).iter().map(route).collect();

@@ -1,0 +1,82 @@
+//! The kinds of faults.
+
+/// Kinds of faults, each with the mean time between two of them in milliseconds.
+pub const KINDS: [(Kind, u64); 14] = [
+    (Kind::Kill, 8000),
+    (Kind::Stop, 10_000),
+    (Kind::Terminate, 9000),
+    (Kind::RedisKill, 90_000),
+    (Kind::RedisFreeze, 110_000),
+    (Kind::FailOver, 100_000),
+    (Kind::Flush, 12_000),
+    (Kind::Clients, 12_000),
+    (Kind::Endpoint, 6000),
+    (Kind::Kafka, 60_000),
+    (Kind::RabbitMq, 40_000),
+    (Kind::Network, 10_000),
+    (Kind::EndpointNetwork, 15_000),
+    (Kind::RabbitMqNetwork, 20_000),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Kill,
+    Stop,
+    Terminate,
+    RedisKill,
+    RedisFreeze,
+    FailOver,
+    Flush,
+    Clients,
+    Endpoint,
+    Kafka,
+    RabbitMq,
+    Network,
+    EndpointNetwork,
+    RabbitMqNetwork,
+}
+
+impl Kind {
+    /// As `--only` has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "kill",
+            Self::Stop => "stop",
+            Self::Terminate => "terminate",
+            Self::RedisKill => "redis-kill",
+            Self::RedisFreeze => "redis-freeze",
+            Self::FailOver => "fail-over",
+            Self::Flush => "script-flush",
+            Self::Clients => "client-kill",
+            Self::Endpoint => "endpoint",
+            Self::Kafka => "kafka",
+            Self::RabbitMq => "rabbitmq",
+            Self::Network => "network",
+            Self::EndpointNetwork => "endpoint-network",
+            Self::RabbitMqNetwork => "rabbitmq-network",
+        }
+    }
+
+    /// Whether a message of the route can arrive twice because of it.
+    pub fn duplicates(self, route: &str) -> bool {
+        match self {
+            Self::Kill | Self::Stop | Self::RedisKill | Self::RedisFreeze | Self::FailOver | Self::Network => true,
+            // It has stored what it did not confirm any more.
+            Self::Kafka => route == "topic",
+            Self::RabbitMq | Self::RabbitMqNetwork => route == "queue",
+            Self::EndpointNetwork => route == "web",
+            _ => false,
+        }
+    }
+
+    /// Whether its second delivery comes after the lease of the first: that was sent, and could not be settled.
+    pub fn is_after_lease(self) -> bool {
+        matches!(self, Self::Kill | Self::Stop | Self::Network)
+    }
+
+    /// Whether a claim of the route that is no longer current can be sent because of it. A killed instance sends nothing, and
+    /// one without Redis knows when its leases end.
+    pub fn sends_late(self, route: &str) -> bool {
+        !matches!(self, Self::Kill | Self::Network) && self.duplicates(route)
+    }
+}
