@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::{
+    clock,
     history::{Answer, Call, Operation},
     oracle::Oracle,
     payload,
@@ -162,7 +163,7 @@ impl Clients {
             let called = wall_clock();
             let heard = self.call(instance, request).await;
             let answered = wall_clock();
-            let not_before = request.deliver_at.unwrap_or(called + request.delay);
+            let not_before = request.deliver_at.unwrap_or(clock::lowest(called) + request.delay);
             let answers: Vec<Answer> =
                 (0..ids.len()).map(|index| self.understand(request, &heard, (ids, index), not_before)).collect();
             for (id, answer) in ids.iter().zip(&answers) {
@@ -279,7 +280,7 @@ struct Times {
 impl Times {
     /// As a delay or as a time.
     fn draw(random: &mut Random, delay: u64) -> Self {
-        Self { delay, deliver_at: random.chance(50).then(|| wall_clock() + delay) }
+        Self { delay, deliver_at: random.chance(50).then(|| clock::now() + delay) }
     }
 
     fn add(self, body: &mut Value) {

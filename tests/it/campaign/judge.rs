@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::{
+    clock,
     history::{Arrival, Reply},
     list::Element,
     nemesis::{Caused, Kind},
@@ -92,7 +93,7 @@ impl Caused {
         // The first was delivered, and its settlement was not made or is lost.
         let is_unsettled = self.overlaps(first.saturating_sub(SETTLED_WITHIN), first + SETTLED_WITHIN);
         // It returns when the lease ends. A message waits for a connection for at most half of the timeout before it is sent.
-        let is_after_lease = second >= first + LEASE - SETTLED_WITHIN;
+        let is_after_lease = clock::at(second) >= clock::at(first) + LEASE - SETTLED_WITHIN;
         match self.kind {
             // Or the first was delivered by another instance, and the stopped one sends when it goes on.
             Kind::Stop => is_unsettled && (is_after_lease || self.has_just_ended(second)),
@@ -167,7 +168,7 @@ impl Found<'_> {
         }
         // A delivery that a fault repeated does not count as late.
         if let (Some(first), [call]) = (arrivals.first(), &self.life.calls[..]) {
-            self.judge_lateness(verdict, first.due.max(call.answered), first.at);
+            self.judge_lateness(verdict, first.due.max(clock::at(call.answered)), first.at);
         }
     }
 
@@ -186,14 +187,14 @@ impl Found<'_> {
             }
         }
         let Some((_, at)) = self.observed.seen.get(self.id) else { return };
-        if self.life.earliest(*at).is_some_and(|due| *at < due) {
+        if self.life.earliest(*at).is_some_and(|due| self.is_early(due, *at)) {
             verdict.early += 1;
             self.breach(verdict, "early");
         }
         let Some(due) = self.life.earliest(*at) else { return };
         self.note_recovery(verdict, due, *at);
         if let [call] = &self.life.calls[..] {
-            self.judge_lateness(verdict, due.max(call.answered), *at);
+            self.judge_lateness(verdict, due.max(clock::at(call.answered)), *at);
         }
     }
 
@@ -243,17 +244,23 @@ impl Found<'_> {
     }
 
     fn judge_time(&self, verdict: &mut Verdict, arrival: &Arrival) {
-        let is_early = arrival.at < arrival.due || self.life.earliest(arrival.at).is_some_and(|due| arrival.at < due);
-        if !is_early {
+        let is_early = self.is_early(arrival.due, arrival.at);
+        if !is_early && self.life.earliest(arrival.at).is_none_or(|due| !self.is_early(due, arrival.at)) {
             return;
         }
         let since = self.life.forbidden_since(arrival.at).unwrap_or(arrival.at);
-        if arrival.at >= arrival.due && self.is_explained(since.saturating_sub(LEASE), arrival.at) {
+        if !is_early && self.is_explained(since.saturating_sub(LEASE), arrival.at) {
             verdict.stale += 1;
         } else {
             verdict.early += 1;
             self.breach(verdict, &format!("early: {arrival}"));
         }
+    }
+
+    /// Whether the clock of Redis never reached the due time before the delivery.
+    fn is_early(&self, due: u64, at: u64) -> bool {
+        let first = self.life.calls.first().map_or(at, |call| call.called.min(at));
+        clock::highest(first, at) < due
     }
 
     fn judge_duplicate(&self, verdict: &mut Verdict, first: u64, second: u64) {
@@ -269,15 +276,16 @@ impl Found<'_> {
 
     fn note_recovery(&self, verdict: &mut Verdict, due: u64, at: u64) {
         let end = self.observed.faults.iter().filter_map(|fault| fault.ended).max().unwrap_or(u64::MAX);
-        if due <= end && self.life.calls.iter().all(|call| call.answered <= end) {
+        if end < u64::MAX && due <= clock::at(end) && self.life.calls.iter().all(|call| call.answered <= end) {
             verdict.recovery = verdict.recovery.max(at.saturating_sub(end));
         }
     }
 
+    /// `due`: by the clock of Redis.
     fn judge_lateness(&self, verdict: &mut Verdict, due: u64, at: u64) {
-        let is_calm = !self.observed.faults.iter().any(|fault| fault.overlaps(due.saturating_sub(CALM), at.max(due)));
+        let late = clock::at(at).saturating_sub(due);
+        let is_calm = !self.observed.faults.iter().any(|fault| fault.overlaps(at.saturating_sub(late + CALM), at));
         if is_calm {
-            let late = at.saturating_sub(due);
             verdict.lateness.push(late);
             if late > MAX_LATE {
                 self.breach(verdict, &format!("{late} ms late, without a fault"));

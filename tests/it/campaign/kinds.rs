@@ -1,7 +1,7 @@
 //! The kinds of faults.
 
 /// Kinds of faults, each with the mean time between two of them in milliseconds.
-pub const KINDS: [(Kind, u64); 14] = [
+pub const KINDS: [(Kind, u64); 18] = [
     (Kind::Kill, 8000),
     (Kind::Stop, 10_000),
     (Kind::Terminate, 9000),
@@ -16,6 +16,10 @@ pub const KINDS: [(Kind, u64); 14] = [
     (Kind::Network, 10_000),
     (Kind::EndpointNetwork, 15_000),
     (Kind::RabbitMqNetwork, 20_000),
+    (Kind::CutOff, 100_000),
+    (Kind::Right, 15_000),
+    (Kind::Memory, 15_000),
+    (Kind::Clock, 20_000),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,6 +38,11 @@ pub enum Kind {
     Network,
     EndpointNetwork,
     RabbitMqNetwork,
+    /// A primary without its replicas and sentinels.
+    CutOff,
+    Right,
+    Memory,
+    Clock,
 }
 
 impl Kind {
@@ -54,13 +63,20 @@ impl Kind {
             Self::Network => "network",
             Self::EndpointNetwork => "endpoint-network",
             Self::RabbitMqNetwork => "rabbitmq-network",
+            Self::CutOff => "cut-off",
+            Self::Right => "right",
+            Self::Memory => "memory",
+            Self::Clock => "clock",
         }
     }
 
     /// Whether a message of the route can arrive twice because of it.
     pub fn duplicates(self, route: &str) -> bool {
         match self {
-            Self::Kill | Self::Stop | Self::RedisKill | Self::RedisFreeze | Self::FailOver | Self::Network => true,
+            Self::Kill | Self::Stop | Self::Network | Self::Right => true,
+            Self::RedisKill | Self::RedisFreeze | Self::FailOver | Self::CutOff => true,
+            // A step forwards ends leases.
+            Self::Clock => true,
             // It has stored what it did not confirm any more.
             Self::Kafka => route == "topic",
             Self::RabbitMq | Self::RabbitMqNetwork => route == "queue",
@@ -71,12 +87,12 @@ impl Kind {
 
     /// Whether its second delivery comes after the lease of the first: that was sent, and could not be settled.
     pub fn is_after_lease(self) -> bool {
-        matches!(self, Self::Kill | Self::Stop | Self::Network)
+        matches!(self, Self::Kill | Self::Stop | Self::Network | Self::Right)
     }
 
     /// Whether a claim of the route that is no longer current can be sent because of it. A killed instance sends nothing, and
-    /// one without Redis knows when its leases end.
+    /// one that cannot use Redis knows when its leases end.
     pub fn sends_late(self, route: &str) -> bool {
-        !matches!(self, Self::Kill | Self::Network) && self.duplicates(route)
+        !matches!(self, Self::Kill | Self::Network | Self::Right) && self.duplicates(route)
     }
 }

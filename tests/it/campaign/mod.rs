@@ -6,6 +6,7 @@
 mod brokers;
 mod caused;
 mod clients;
+mod clock;
 mod endpoint;
 mod history;
 mod judge;
@@ -16,6 +17,7 @@ mod network;
 mod oracle;
 mod payload;
 mod random;
+mod redis_faults;
 mod report;
 mod round;
 mod world;

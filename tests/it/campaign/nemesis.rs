@@ -9,11 +9,8 @@ pub use super::{
     caused::{Caused, Faults, counts},
     kinds::{KINDS, Kind},
 };
-use super::{endpoint::Behaviour, random::Random, world::INSTANCES, world::World};
+use super::{clock, endpoint::Behaviour, random::Random, redis_faults, world::INSTANCES, world::World};
 use crate::support::proxy::{Direction, Mode, Proxy};
-
-/// Between two repetitions of a fault that is repeated while it lasts.
-const REPEAT: Duration = Duration::from_millis(150);
 
 /// A fault of the plan.
 #[derive(Clone)]
@@ -53,10 +50,10 @@ fn draw(random: &mut Random, kind: Kind, at: u64) -> Planned {
         Kind::Kill | Kind::Terminate => random.between(100, 3000),
         // At times shorter than a lease, at times several leases.
         Kind::Stop => random.pick(&[1000, 3000, 6000, 12_000, 20_000]) + random.between(0, 1000),
-        Kind::RedisKill | Kind::RedisFreeze => random.between(2000, 8000),
-        Kind::FailOver => 0,
+        Kind::RedisKill | Kind::RedisFreeze | Kind::CutOff => random.between(2000, 8000),
+        Kind::FailOver | Kind::Clock => 0,
         Kind::Flush | Kind::Clients => random.between(500, 3000),
-        Kind::Endpoint => random.between(300, 6000),
+        Kind::Endpoint | Kind::Memory | Kind::Right => random.between(300, 6000),
         Kind::Kafka | Kind::RabbitMq => random.between(0, 3000),
         // At times longer than a lease.
         Kind::Network => random.between(300, 8000),
@@ -69,26 +66,34 @@ fn draw(random: &mut Random, kind: Kind, at: u64) -> Planned {
 
 /// Causes all faults of a plan, and waits for their ends. A fault of what another one has changed already is left out.
 pub async fn run(plan: &[Planned], world: &World, faults: &Faults) {
-    let begun = Instant::now();
+    let (begun, base) = (Instant::now(), clock::offset());
+    let steps = plan.iter().filter(|planned| planned.kind == Kind::Clock);
+    clock::expect(steps.map(|planned| redis_faults::offset(planned, base)));
     join_all(plan.iter().map(|planned| async move {
         sleep_until(begun + planned.at).await;
-        cause(planned, world, faults).await;
+        cause(planned, world, faults, base).await;
     }))
     .await;
+    redis_faults::end(plan, world, faults).await;
 }
 
-async fn cause(planned: &Planned, world: &World, faults: &Faults) {
+/// `base`: the offset of the clock at the beginning of the round.
+async fn cause(planned: &Planned, world: &World, faults: &Faults, base: i64) {
     match planned.kind {
         Kind::Kill | Kind::Stop | Kind::Terminate => to_instance(planned, world, faults).await,
-        Kind::RedisKill | Kind::RedisFreeze | Kind::FailOver => to_redis(planned, world, faults).await,
+        Kind::RedisKill | Kind::RedisFreeze | Kind::FailOver | Kind::CutOff => {
+            redis_faults::to_primary(planned, world, faults).await;
+        }
         Kind::Kafka | Kind::RabbitMq => to_broker(planned, world, faults).await,
-        Kind::Flush => repeat(planned, world, faults, &[&["SCRIPT", "FLUSH"]]).await,
+        Kind::Flush => redis_faults::repeat(planned, world, faults, &[&["SCRIPT", "FLUSH"]]).await,
         Kind::Clients => {
             let kills: [&[&str]; 2] = [&["CLIENT", "KILL", "TYPE", "normal"], &["CLIENT", "KILL", "TYPE", "pubsub"]];
-            repeat(planned, world, faults, &kills).await;
+            redis_faults::repeat(planned, world, faults, &kills).await;
         }
         Kind::Endpoint => to_endpoint(planned, world, faults).await,
         Kind::Network | Kind::EndpointNetwork | Kind::RabbitMqNetwork => to_network(planned, world, faults).await,
+        Kind::Right | Kind::Memory => redis_faults::to_settings(planned, world, faults).await,
+        Kind::Clock => redis_faults::step_clock(planned, world, faults, base),
     }
 }
 
@@ -167,33 +172,6 @@ async fn to_instance(planned: &Planned, world: &World, faults: &Faults) {
     faults.end(fault);
 }
 
-async fn to_redis(planned: &Planned, world: &World, faults: &Faults) {
-    let Ok(mut redis) = world.redis.try_lock() else { return };
-    let old = redis.master().await;
-    let fault = faults.begin(planned.kind, format!("server {old} for {:?}", planned.lasts));
-    match planned.kind {
-        Kind::FailOver if !redis.try_fail_over().await => return faults.withdraw(fault),
-        Kind::RedisKill => {
-            redis.servers[old].kill();
-            redis.switched(old).await;
-            sleep(planned.lasts).await;
-            redis.servers[old].restart().await;
-        }
-        Kind::RedisFreeze => {
-            redis.servers[old].freeze();
-            redis.switched(old).await;
-            sleep(planned.lasts).await;
-            redis.servers[old].resume();
-        }
-        _ => {
-            redis.switched(old).await;
-        }
-    }
-    // It follows the new primary before the next fault: two of three servers would not be enough.
-    redis.servers[old].replicates().await;
-    faults.end(fault);
-}
-
 /// Killed or stopped, and started again.
 async fn to_broker(planned: &Planned, world: &World, faults: &Faults) {
     let Some(brokers) = &world.brokers else { return };
@@ -222,27 +200,4 @@ async fn to_broker(planned: &Planned, world: &World, faults: &Faults) {
         rabbitmq.restart().await;
         faults.end(fault);
     }
-}
-
-/// Repeats commands at all servers of Redis that answer.
-async fn repeat(planned: &Planned, world: &World, faults: &Faults, commands: &[&[&str]]) {
-    let fault = faults.begin(planned.kind, format!("for {:?}", planned.lasts));
-    let end = Instant::now() + planned.lasts;
-    while Instant::now() < end {
-        for port in &world.ports {
-            let client = redis::Client::open(format!("redis://127.0.0.1:{port}/0")).expect("a valid address");
-            // It kills its own connection, too.
-            let asking = async {
-                let mut link = client.get_multiplexed_async_connection().await.ok()?;
-                for words in commands {
-                    let mut command = redis::cmd(words[0]);
-                    let _ = command.arg(&words[1..]).exec_async(&mut link).await;
-                }
-                Some(())
-            };
-            let _ = tokio::time::timeout(REPEAT * 4, asking).await;
-        }
-        sleep(REPEAT).await;
-    }
-    faults.end(fault);
 }

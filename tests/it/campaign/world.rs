@@ -7,6 +7,7 @@ use tokio::{sync::Mutex, time::Instant};
 use super::{
     Settings,
     brokers::Brokers,
+    clock::Clock,
     endpoint::Endpoint,
     kinds::{KINDS, Kind},
     network::Network,
@@ -28,7 +29,7 @@ const ROUTES: [(&str, &str); 4] = [("web", "hook"), ("jobs", "jobs"), ("topic", 
 const WITHOUT_BROKERS: usize = 2;
 pub const PARTITIONS: usize = 2;
 /// The user of the instances, with the rights of docs/redis.md.
-const USER: &str = "punctual";
+pub const USER: &str = "punctual";
 const RIGHTS: &str = "~punctual:routes ~{punctual:* ~campaign:jobs resetchannels &{punctual:* -@all +ping +select +info +eval +evalsha \
     +script|load +publish +subscribe +time +exists +get +set +del +unlink +hget +hgetall +hmget +hset +hdel +hlen +hstrlen +hscan \
     +zadd +zrem +zremrangebyrank +zremrangebyscore +zcard +zcount +zscore +zmscore +zrange +zrangebyscore +zrangebylex +zlexcount \
@@ -43,6 +44,8 @@ pub struct World {
     pub redis: Mutex<WatchedRedis>,
     /// Ports of the servers of Redis.
     pub ports: Vec<u16>,
+    /// Of the servers of Redis.
+    pub clock: Clock,
     /// Between each instance and Redis.
     pub networks: Vec<Network>,
     pub endpoint: Endpoint,
@@ -61,8 +64,10 @@ pub struct Usage {
 
 impl World {
     pub async fn start(settings: &Settings) -> Self {
+        let clock = Clock::start();
         let user: Vec<&str> = ["--user", USER, "on", ">secret"].into_iter().chain(RIGHTS.split_whitespace()).collect();
-        let (redis, endpoint) = (WatchedRedis::start_apart(REPLICAS, &user, &[]).await, Endpoint::start());
+        let (redis, endpoint) =
+            (WatchedRedis::start_apart(REPLICAS, &user, &clock.environment()).await, Endpoint::start());
         let endpoint_path = Proxy::start(endpoint.port());
         let brokers = Brokers::start().await;
         let (mut networks, mut instances) = (Vec::new(), Vec::new());
@@ -77,6 +82,7 @@ impl World {
             instances: instances.into_iter().map(Mutex::new).collect(),
             ports: redis.servers.iter().map(RedisServer::port).collect(),
             redis: Mutex::new(redis),
+            clock,
             networks,
             endpoint,
             endpoint_path,
