@@ -196,6 +196,8 @@ impl Clients {
         };
         let status = answered.status().as_u16();
         match answered.text().await {
+            // An instance with an older configuration: another one knows the route.
+            Ok(text) if status == 404 && text.contains("unknown-route") => Heard::Refused,
             Ok(text) => Heard::Status(status, text),
             Err(error) => Heard::Silence(error.to_string()),
         }

@@ -1,7 +1,9 @@
 //! The kinds of faults.
 
+use super::store::Shape;
+
 /// Kinds of faults, each with the mean time between two of them in milliseconds.
-pub const KINDS: [(Kind, u64); 18] = [
+pub const KINDS: [(Kind, u64); 23] = [
     (Kind::Kill, 8000),
     (Kind::Stop, 10_000),
     (Kind::Terminate, 9000),
@@ -20,6 +22,11 @@ pub const KINDS: [(Kind, u64); 18] = [
     (Kind::Right, 15_000),
     (Kind::Memory, 15_000),
     (Kind::Clock, 20_000),
+    (Kind::Unread, 25_000),
+    (Kind::Older, 25_000),
+    (Kind::Exchange, 30_000),
+    (Kind::FullQueue, 30_000),
+    (Kind::Slots, 15_000),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,6 +50,15 @@ pub enum Kind {
     Right,
     Memory,
     Clock,
+    /// The standard error of an instance is not read.
+    Unread,
+    /// An instance has an older configuration.
+    Older,
+    /// The exchange does not exist.
+    Exchange,
+    FullQueue,
+    /// A slot of a cluster moves.
+    Slots,
 }
 
 impl Kind {
@@ -67,6 +83,21 @@ impl Kind {
             Self::Right => "right",
             Self::Memory => "memory",
             Self::Clock => "clock",
+            Self::Unread => "unread",
+            Self::Older => "older",
+            Self::Exchange => "exchange",
+            Self::FullQueue => "queue-full",
+            Self::Slots => "slots",
+        }
+    }
+
+    /// Whether it can be caused in this Redis. A clock that steps, a network and a primary that is cut off need the proxies and the
+    /// clock of the other one.
+    pub fn suits(self, shape: Shape) -> bool {
+        match self {
+            Self::Network | Self::CutOff | Self::Clock => shape == Shape::Sentinels,
+            Self::Slots => shape == Shape::Cluster,
+            _ => true,
         }
     }
 
@@ -79,7 +110,7 @@ impl Kind {
             Self::Clock => true,
             // It has stored what it did not confirm any more.
             Self::Kafka => route == "topic",
-            Self::RabbitMq | Self::RabbitMqNetwork => route == "queue",
+            Self::RabbitMq | Self::RabbitMqNetwork | Self::Exchange | Self::FullQueue => route == "queue",
             Self::EndpointNetwork => route == "web",
             _ => false,
         }

@@ -3,12 +3,15 @@
 //!
 //! `tests/campaign.sh` runs it. `oracle` knows what is owed, `nemesis` causes the faults, `judge` compares.
 
+mod broker_faults;
 mod brokers;
 mod caused;
 mod clients;
 mod clock;
+mod configuration;
 mod endpoint;
 mod history;
+mod instances;
 mod judge;
 mod kinds;
 mod list;
@@ -16,10 +19,12 @@ mod nemesis;
 mod network;
 mod oracle;
 mod payload;
+mod primaries;
 mod random;
 mod redis_faults;
 mod report;
 mod round;
+mod store;
 mod world;
 
 use std::{env, path::PathBuf, sync::Arc, time::Duration};
@@ -30,6 +35,7 @@ use self::{
     nemesis::{KINDS, Kind},
     random::Random,
     report::Report,
+    store::Shape,
     world::World,
 };
 use crate::program::alone;
@@ -43,6 +49,9 @@ struct Settings {
     length: Duration,
     seed: u64,
     only: Vec<Kind>,
+    shape: Shape,
+    /// Calls are answered once all replicas have the message.
+    is_durable: bool,
     /// Messages or arrays of messages that are scheduled per second.
     rate: u64,
 }
@@ -65,13 +74,20 @@ impl Settings {
                 .collect(),
             _ => kinds,
         };
+        let shape = match env::var("PUNCTUAL_CAMPAIGN_WORLD").as_deref() {
+            Ok("cluster") => Shape::Cluster,
+            Ok("" | "sentinel") | Err(_) => Shape::Sentinels,
+            Ok(other) => panic!("no world `{other}`"),
+        };
         Self {
             program: env::var("PUNCTUAL_CAMPAIGN_PROGRAM")
                 .unwrap_or_else(|_| env!("CARGO_BIN_EXE_punctual").into())
                 .into(),
             length: Duration::from_mins(number("PUNCTUAL_CAMPAIGN_MINUTES", MINUTES)),
             seed: number("PUNCTUAL_CAMPAIGN_SEED", SEED),
-            only,
+            only: only.into_iter().filter(|kind: &Kind| kind.suits(shape)).collect(),
+            shape,
+            is_durable: number("PUNCTUAL_CAMPAIGN_DURABLE", 1) == 1,
             rate: number("PUNCTUAL_CAMPAIGN_RATE", 60),
         }
     }

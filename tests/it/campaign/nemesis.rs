@@ -5,11 +5,14 @@ use std::time::Duration;
 use futures::future::join_all;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::{
+    broker_faults, clock, endpoint::Behaviour, instances, primaries, random::Random, redis_faults, world::INSTANCES,
+    world::World,
+};
 pub use super::{
     caused::{Caused, Faults, counts},
     kinds::{KINDS, Kind},
 };
-use super::{clock, endpoint::Behaviour, random::Random, redis_faults, world::INSTANCES, world::World};
 use crate::support::proxy::{Direction, Mode, Proxy};
 
 /// A fault of the plan.
@@ -51,9 +54,12 @@ fn draw(random: &mut Random, kind: Kind, at: u64) -> Planned {
         // At times shorter than a lease, at times several leases.
         Kind::Stop => random.pick(&[1000, 3000, 6000, 12_000, 20_000]) + random.between(0, 1000),
         Kind::RedisKill | Kind::RedisFreeze | Kind::CutOff => random.between(2000, 8000),
-        Kind::FailOver | Kind::Clock => 0,
+        Kind::FailOver | Kind::Clock | Kind::Slots => 0,
         Kind::Flush | Kind::Clients => random.between(500, 3000),
         Kind::Endpoint | Kind::Memory | Kind::Right => random.between(300, 6000),
+        Kind::Unread => random.pick(&[5000, 20_000, 59_000]) + random.between(0, 1000),
+        Kind::Older => random.between(5000, 15_000),
+        Kind::Exchange | Kind::FullQueue => random.between(500, 5000),
         Kind::Kafka | Kind::RabbitMq => random.between(0, 3000),
         // At times longer than a lease.
         Kind::Network => random.between(300, 8000),
@@ -80,11 +86,15 @@ pub async fn run(plan: &[Planned], world: &World, faults: &Faults) {
 /// `base`: the offset of the clock at the beginning of the round.
 async fn cause(planned: &Planned, world: &World, faults: &Faults, base: i64) {
     match planned.kind {
-        Kind::Kill | Kind::Stop | Kind::Terminate => to_instance(planned, world, faults).await,
-        Kind::RedisKill | Kind::RedisFreeze | Kind::FailOver | Kind::CutOff => {
-            redis_faults::to_primary(planned, world, faults).await;
+        Kind::Kill | Kind::Stop | Kind::Terminate => instances::signal(planned, world, faults).await,
+        Kind::Unread => instances::leave_unread(planned, world, faults).await,
+        Kind::Older => instances::take_older(planned, world, faults).await,
+        Kind::RedisKill | Kind::RedisFreeze | Kind::FailOver | Kind::CutOff | Kind::Slots => {
+            primaries::run(planned, world, faults).await;
         }
-        Kind::Kafka | Kind::RabbitMq => to_broker(planned, world, faults).await,
+        Kind::Kafka | Kind::RabbitMq | Kind::Exchange | Kind::FullQueue => {
+            broker_faults::run(planned, world, faults).await;
+        }
         Kind::Flush => redis_faults::repeat(planned, world, faults, &[&["SCRIPT", "FLUSH"]]).await,
         Kind::Clients => {
             let kills: [&[&str]; 2] = [&["CLIENT", "KILL", "TYPE", "normal"], &["CLIENT", "KILL", "TYPE", "pubsub"]];
@@ -130,7 +140,9 @@ async fn to_network(planned: &Planned, world: &World, faults: &Faults) {
     };
     let (turn, paths, detail): (_, Vec<&Proxy>, _) = match (planned.kind, &world.brokers) {
         (Kind::Network, _) => {
-            let (network, is_all) = (&world.networks[planned.instance], random.chance(60));
+            // A cluster has no such network.
+            let Some(network) = world.networks.get(planned.instance) else { return };
+            let is_all = random.chance(60);
             let detail = if is_all { "" } else { ", not to the sentinels" };
             (&network.turn, network.paths(is_all), format!(" of instance {}{detail}", planned.instance))
         }
@@ -146,58 +158,4 @@ async fn to_network(planned: &Planned, world: &World, faults: &Faults) {
     sleep(planned.lasts).await;
     join_all(paths.iter().map(|path| path.set(Mode::Pass))).await;
     faults.end(fault);
-}
-
-async fn to_instance(planned: &Planned, world: &World, faults: &Faults) {
-    let Ok(mut instance) = world.instances[planned.instance].try_lock() else { return };
-    let fault = faults.begin(planned.kind, format!("instance {} for {:?}", planned.instance, planned.lasts));
-    match planned.kind {
-        Kind::Stop => {
-            instance.suspend();
-            sleep(planned.lasts).await;
-            instance.resume();
-        }
-        Kind::Kill => {
-            instance.kill().await;
-            sleep(planned.lasts).await;
-            instance.launch();
-        }
-        _ => {
-            let exit = instance.terminate().await;
-            assert_eq!(exit.code, Some(0), "{exit:?}\n{}", instance.log());
-            sleep(planned.lasts).await;
-            instance.launch();
-        }
-    }
-    faults.end(fault);
-}
-
-/// Killed or stopped, and started again.
-async fn to_broker(planned: &Planned, world: &World, faults: &Faults) {
-    let Some(brokers) = &world.brokers else { return };
-    let is_killed = planned.instance == 0;
-    let detail = format!("{} for {:?}", if is_killed { "killed" } else { "stopped" }, planned.lasts);
-    if planned.kind == Kind::Kafka {
-        let Ok(mut kafka) = brokers.kafka.try_lock() else { return };
-        let fault = faults.begin(planned.kind, detail);
-        if is_killed {
-            kafka.kill();
-        } else {
-            kafka.stop().await;
-        }
-        sleep(planned.lasts).await;
-        kafka.restart().await;
-        faults.end(fault);
-    } else {
-        let Ok(mut rabbitmq) = brokers.rabbitmq.try_lock() else { return };
-        let fault = faults.begin(planned.kind, detail);
-        if is_killed {
-            rabbitmq.kill();
-        } else {
-            rabbitmq.stop().await;
-        }
-        sleep(planned.lasts).await;
-        rabbitmq.restart().await;
-        faults.end(fault);
-    }
 }

@@ -1,18 +1,11 @@
-//! Faults of the servers of Redis: of their processes, their rights, their memory and their clock.
+//! Faults of all servers of Redis: of their clients, their scripts, their rights, their memory and their clock.
 
 use std::time::Duration;
 
 use redis::Cmd;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{
-    caused::Faults,
-    clock,
-    kinds::Kind,
-    nemesis::Planned,
-    world::{USER, World},
-};
-use crate::support::proxy::{Direction, Mode};
+use super::{caused::Faults, clock, kinds::Kind, nemesis::Planned, store::USER, world::World};
 
 /// Between two repetitions of a fault that is repeated while it lasts.
 const REPEAT: Duration = Duration::from_millis(150);
@@ -42,43 +35,9 @@ const RIGHTS: [&str; 16] = [
 /// Steps of the clock go up to this offset from the one at the beginning of a round, in milliseconds.
 const MAX_STEP: u64 = 300_000;
 
-/// A killed or frozen primary, one that is cut off, and a fail-over that an operator asks for.
-pub async fn to_primary(planned: &Planned, world: &World, faults: &Faults) {
-    let Ok(mut redis) = world.redis.try_lock() else { return };
-    let old = redis.master().await;
-    let fault = faults.begin(planned.kind, format!("server {old} for {:?}", planned.lasts));
-    match planned.kind {
-        Kind::FailOver if !redis.try_fail_over().await => return faults.withdraw(fault),
-        Kind::RedisKill => {
-            redis.servers[old].kill();
-            redis.switched(old).await;
-            sleep(planned.lasts).await;
-            redis.servers[old].restart().await;
-        }
-        Kind::RedisFreeze => {
-            redis.servers[old].freeze();
-            redis.switched(old).await;
-            sleep(planned.lasts).await;
-            redis.servers[old].resume();
-        }
-        // Clients reach it, replicas and sentinels do not.
-        Kind::CutOff => {
-            redis.paths[old].set(Mode::Hold(Direction::Both)).await;
-            redis.switched(old).await;
-            sleep(planned.lasts).await;
-            redis.paths[old].set(Mode::Pass).await;
-        }
-        _ => {
-            redis.switched(old).await;
-        }
-    }
-    // It follows the new primary before the next fault: two of three servers would not be enough.
-    redis.servers[old].replicates().await;
-    faults.end(fault);
-}
-
 /// Scripts that are forgotten, or clients that are disconnected, again and again.
 pub async fn repeat(planned: &Planned, world: &World, faults: &Faults, commands: &[&[&str]]) {
+    let Ok(_turn) = world.turn(planned.kind).try_lock() else { return };
     let fault = faults.begin(planned.kind, format!("for {:?}", planned.lasts));
     let end = Instant::now() + planned.lasts;
     let commands: Vec<Cmd> = commands.iter().map(|words| command(words)).collect();

@@ -62,11 +62,16 @@ pub async fn run(world: &Arc<World>, number: u64, left: Duration, mut random: Ra
     if let Some(brokers) = &world.brokers {
         arrivals.extend(brokers.arrivals(&format!("r{number}-")).await);
     }
+    let elements = match world.primary().await {
+        Some(port) => list::all(port).await,
+        // On a cluster there is no list.
+        None => Vec::new(),
+    };
     let observed = Observed {
         lives: clients.oracle.take(),
         arrivals,
         seen: watch.finish(),
-        list: list::all(world.primary().await).await,
+        list: elements,
         dead: dead(world).await,
         faults: faults.all(),
     };

@@ -1,6 +1,6 @@
 //! All processes of a campaign: three instances, a watched Redis, an endpoint.
 
-use std::{fs, time::Duration};
+use std::{fs, sync::Arc, time::Duration};
 
 use tokio::{sync::Mutex, time::Instant};
 
@@ -8,40 +8,40 @@ use super::{
     Settings,
     brokers::Brokers,
     clock::Clock,
+    configuration::{Age, Configuration},
     endpoint::Endpoint,
     kinds::{KINDS, Kind},
     network::Network,
+    store::{Shape, Store},
 };
 use crate::{
     program::eventually,
-    support::{RedisServer, http, proxy::Proxy, punctual::Punctual, sentinels::WatchedRedis},
+    support::{
+        http,
+        proxy::Proxy,
+        punctual::{Punctual, Unread},
+    },
 };
 
 pub const INSTANCES: usize = 3;
 /// The list on the Redis of the queue.
 pub const KEY: &str = "campaign:jobs";
-const REPLICAS: usize = 2;
 /// A message in flight returns after this time, in milliseconds.
 pub const LEASE: u64 = 5000;
 /// Routes to the endpoint, into the list, and to the brokers.
 const ROUTES: [(&str, &str); 4] = [("web", "hook"), ("jobs", "jobs"), ("topic", "topic"), ("queue", "queue")];
-/// Those that need no broker.
-const WITHOUT_BROKERS: usize = 2;
 pub const PARTITIONS: usize = 2;
-/// The user of the instances, with the rights of docs/redis.md.
-pub const USER: &str = "punctual";
-const RIGHTS: &str = "~punctual:routes ~{punctual:* ~campaign:jobs resetchannels &{punctual:* -@all +ping +select +info +eval +evalsha \
-    +script|load +publish +subscribe +time +exists +get +set +del +unlink +hget +hgetall +hmget +hset +hdel +hlen +hstrlen +hscan \
-    +zadd +zrem +zremrangebyrank +zremrangebyscore +zcard +zcount +zscore +zmscore +zrange +zrangebyscore +zrangebylex +zlexcount \
-    +type +rpush +ltrim +multi +role +wait";
 /// Until all instances are ready again.
 const READY: Duration = Duration::from_secs(30);
 
 pub struct World {
     pub instances: Vec<Mutex<Punctual>>,
+    /// The standard errors of the instances.
+    pub errors: Vec<Option<Arc<Unread>>>,
+    pub configurations: Vec<Configuration>,
     /// Addresses of the API, by instance.
     pub bases: Vec<String>,
-    pub redis: Mutex<WatchedRedis>,
+    pub redis: Mutex<Store>,
     /// Ports of the servers of Redis.
     pub ports: Vec<u16>,
     /// Of the servers of Redis.
@@ -52,6 +52,7 @@ pub struct World {
     pub endpoint_path: Proxy,
     /// `None`: they are not installed.
     pub brokers: Option<Brokers>,
+    routes: Vec<&'static str>,
     turns: [Mutex<()>; KINDS.len()],
 }
 
@@ -65,28 +66,43 @@ pub struct Usage {
 impl World {
     pub async fn start(settings: &Settings) -> Self {
         let clock = Clock::start();
-        let user: Vec<&str> = ["--user", USER, "on", ">secret"].into_iter().chain(RIGHTS.split_whitespace()).collect();
-        let (redis, endpoint) =
-            (WatchedRedis::start_apart(REPLICAS, &user, &clock.environment()).await, Endpoint::start());
+        let (redis, endpoint) = (Store::start(settings.shape, &clock).await, Endpoint::start());
         let endpoint_path = Proxy::start(endpoint.port());
         let brokers = Brokers::start().await;
-        let (mut networks, mut instances) = (Vec::new(), Vec::new());
+        let routes: Vec<_> = routes(settings.shape, brokers.is_some());
+        let (mut networks, mut configurations, mut instances) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..INSTANCES {
-            let network = Network::start(&redis);
-            let configuration = configuration(&network, endpoint_path.port(), brokers.as_ref());
-            instances.push(Punctual::start_program(settings.program.clone(), &configuration).await);
-            networks.push(network);
+            let address = match &redis {
+                Store::Sentinels(redis) => {
+                    networks.push(Network::start(redis));
+                    networks[networks.len() - 1].setting()
+                }
+                Store::Cluster(cluster) => cluster.setting(),
+            };
+            let configuration = Configuration {
+                redis: address,
+                replicas: if settings.is_durable { redis.replicas() } else { 0 },
+                endpoint: endpoint_path.port(),
+                sinks: brokers.as_ref().map(Brokers::sinks).unwrap_or_default(),
+                routes: routes.clone(),
+            };
+            let text = configuration.text(Age::Current);
+            instances.push(Punctual::start_program(settings.program.clone(), &text).await);
+            configurations.push(configuration);
         }
         Self {
             bases: instances.iter().map(|instance| instance.url("")).collect(),
+            errors: instances.iter().map(Punctual::unread).collect(),
             instances: instances.into_iter().map(Mutex::new).collect(),
-            ports: redis.servers.iter().map(RedisServer::port).collect(),
+            configurations,
+            ports: redis.ports(),
             redis: Mutex::new(redis),
             clock,
             networks,
             endpoint,
             endpoint_path,
             brokers,
+            routes: routes.iter().map(|(route, _)| *route).collect(),
             turns: Default::default(),
         }
     }
@@ -99,13 +115,7 @@ impl World {
 
     /// Waits until replicas follow the primary, and all instances are ready.
     pub async fn is_well(&self) {
-        let redis = self.redis.lock().await;
-        let primary = redis.master().await;
-        for (place, server) in redis.servers.iter().enumerate() {
-            if place != primary {
-                server.replicates().await;
-            }
-        }
+        self.redis.lock().await.is_well().await;
         let client = http::client();
         let deadline = Instant::now() + READY;
         for base in &self.bases {
@@ -119,13 +129,12 @@ impl World {
     }
 
     pub fn routes(&self) -> Vec<&'static str> {
-        routes(self.brokers.as_ref()).iter().map(|(route, _)| *route).collect()
+        self.routes.clone()
     }
 
-    /// The port of the primary that the sentinels name.
-    pub async fn primary(&self) -> u16 {
-        let redis = self.redis.lock().await;
-        redis.servers[redis.master().await].port()
+    /// The port of the one primary.
+    pub async fn primary(&self) -> Option<u16> {
+        self.redis.lock().await.primary().await
     }
 
     pub async fn usage(&self) -> Vec<Usage> {
@@ -151,25 +160,14 @@ impl World {
     }
 }
 
-fn routes(brokers: Option<&Brokers>) -> &'static [(&'static str, &'static str)] {
-    if brokers.is_some() { &ROUTES } else { &ROUTES[..WITHOUT_BROKERS] }
-}
-
-fn configuration(network: &Network, endpoint: u16, brokers: Option<&Brokers>) -> String {
-    let route = |(route, sink): &(&str, &str)| {
-        format!(
-            "  {route}: {{ sink: {sink}, partitions: {PARTITIONS}, lease: {LEASE}ms, remember: {{ for: 1h }}, \
-             retry: {{ max_attempts: 1000, initial: 100ms, max: 1s }} }}\n"
-        )
+/// Names with their sinks.
+fn routes(shape: Shape, has_brokers: bool) -> Vec<(&'static str, &'static str)> {
+    assert!(shape == Shape::Sentinels || has_brokers, "on a cluster the campaign needs Kafka and RabbitMQ");
+    // A list of the cluster itself is not possible.
+    let suits = |sink: &str| match sink {
+        "hook" => true,
+        "jobs" => shape == Shape::Sentinels,
+        _ => has_brokers,
     };
-    let head = format!(
-        "redis: {{ {}, username: {USER}, password: secret, timeout: 3s, durability: {{ replicas: {REPLICAS} }} }}\n\
-         server: {{ request_timeout: 4s }}\nmax_sleep: 5s\n\
-         sinks:\n  hook: {{ type: http, url: 'http://127.0.0.1:{endpoint}/due', timeout: 2s }}\n  \
-         jobs: {{ type: redis_list, key: '{KEY}', format: envelope, timeout: 2s }}\n",
-        network.setting(),
-    );
-    let sinks = brokers.map(Brokers::sinks).unwrap_or_default();
-    let routes: String = routes(brokers).iter().map(route).collect();
-    format!("{head}{sinks}routes:\n{routes}")
+    ROUTES.into_iter().filter(|(_, sink)| suits(sink)).collect()
 }
