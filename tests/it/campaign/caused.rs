@@ -32,6 +32,11 @@ impl Faults {
         self.0.lock().expect("no panic under this lock")[index].ended = Some(wall_clock());
     }
 
+    /// Adds to its detail.
+    pub fn note(&self, index: usize, text: &str) {
+        self.0.lock().expect("no panic under this lock")[index].detail.push_str(text);
+    }
+
     /// It was not caused.
     pub fn withdraw(&self, index: usize) {
         self.0.lock().expect("no panic under this lock")[index].is_withdrawn = true;

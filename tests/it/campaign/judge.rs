@@ -54,24 +54,32 @@ pub struct Verdict {
     pub lateness: Vec<u64>,
     /// From the end of the last fault to the last delivery of what was due before that, in milliseconds.
     pub recovery: u64,
+    /// The latest first delivery of all, in milliseconds, with the history of its id.
+    pub latest: (u64, String),
     /// Each with the history of its id.
     pub breaches: Vec<String>,
 }
 
 impl Verdict {
     fn breach(&mut self, observed: &Observed, id: &str, what: &str) {
+        self.breaches.push(observed.history(id, what));
+    }
+}
+
+impl Observed {
+    /// All that is known of an id.
+    fn history(&self, id: &str, what: &str) -> String {
         let mut text = format!("{id}: {what}\n");
-        if let Some(life) = observed.lives.get(id) {
+        if let Some(life) = self.lives.get(id) {
             let _ = writeln!(text, "  route {}, owed {:?}", life.route, life.owed());
             let calls = life.calls.iter().map(|call| (call.called, call.to_string()));
-            let arrivals = observed.arrivals.iter().filter(|arrival| arrival.id == id);
+            let arrivals = self.arrivals.iter().filter(|arrival| arrival.id == id);
             let mut lines: Vec<_> = calls.chain(arrivals.map(|arrival| (arrival.at, arrival.to_string()))).collect();
-            let elements =
-                observed.seen.get(id).map(|(element, at)| (*at, format!("{at}: seen in the list, {element:?}")));
+            let elements = self.seen.get(id).map(|(element, at)| (*at, format!("{at}: seen in the list, {element:?}")));
             lines.extend(elements);
             let span = lines.iter().map(|(at, _)| *at);
             let (first, last) = (span.clone().min().unwrap_or(0), span.max().unwrap_or(0));
-            let near = observed.faults.iter().filter(|fault| fault.overlaps(first, last + CALM));
+            let near = self.faults.iter().filter(|fault| fault.overlaps(first, last + CALM));
             lines.extend(near.map(|fault| {
                 (
                     fault.began,
@@ -83,7 +91,7 @@ impl Verdict {
                 let _ = writeln!(text, "  {line}");
             }
         }
-        self.breaches.push(text);
+        text
     }
 }
 
@@ -168,7 +176,9 @@ impl Found<'_> {
         }
         // A delivery that a fault repeated does not count as late.
         if let (Some(first), [call]) = (arrivals.first(), &self.life.calls[..]) {
-            self.judge_lateness(verdict, first.due.max(clock::at(call.answered)), first.at);
+            let due = first.due.max(clock::at(call.answered));
+            self.judge_lateness(verdict, due, first.at);
+            self.note_latest(verdict, due, first.at);
         }
     }
 
@@ -194,7 +204,9 @@ impl Found<'_> {
         let Some(due) = self.life.earliest(*at) else { return };
         self.note_recovery(verdict, due, *at);
         if let [call] = &self.life.calls[..] {
-            self.judge_lateness(verdict, due.max(clock::at(call.answered)), *at);
+            let due = due.max(clock::at(call.answered));
+            self.judge_lateness(verdict, due, *at);
+            self.note_latest(verdict, due, *at);
         }
     }
 
@@ -304,5 +316,13 @@ impl Found<'_> {
 
     fn breach(&self, verdict: &mut Verdict, what: &str) {
         verdict.breach(self.observed, self.id, what);
+    }
+
+    /// Of a message that was scheduled by one call, which was answered.
+    fn note_latest(&self, verdict: &mut Verdict, due: u64, at: u64) {
+        let late = clock::at(at).saturating_sub(due);
+        if late > verdict.latest.0 {
+            verdict.latest = (late, self.observed.history(self.id, &format!("{late} ms late, the latest")));
+        }
     }
 }

@@ -104,10 +104,16 @@ impl Kind {
     /// Whether a message of the route can arrive twice because of it.
     pub fn duplicates(self, route: &str) -> bool {
         match self {
-            Self::Kill | Self::Stop | Self::Network | Self::Right => true,
-            Self::RedisKill | Self::RedisFreeze | Self::FailOver | Self::CutOff => true,
-            // A step forwards ends leases.
-            Self::Clock => true,
+            // A step of the clock forwards ends leases.
+            Self::Kill
+            | Self::Stop
+            | Self::Network
+            | Self::Right
+            | Self::Clock
+            | Self::RedisKill
+            | Self::RedisFreeze
+            | Self::FailOver
+            | Self::CutOff => true,
             // It has stored what it did not confirm any more.
             Self::Kafka => route == "topic",
             Self::RabbitMq | Self::RabbitMqNetwork | Self::Exchange | Self::FullQueue => route == "queue",

@@ -15,6 +15,7 @@ mod instances;
 mod judge;
 mod kinds;
 mod list;
+mod metrics;
 mod nemesis;
 mod network;
 mod oracle;
@@ -49,6 +50,8 @@ struct Settings {
     length: Duration,
     seed: u64,
     only: Vec<Kind>,
+    /// The mean time between two faults of a kind, in milliseconds. `None`: that of the kind.
+    every: Option<u64>,
     shape: Shape,
     /// Calls are answered once all replicas have the message.
     is_durable: bool,
@@ -86,6 +89,7 @@ impl Settings {
             length: Duration::from_mins(number("PUNCTUAL_CAMPAIGN_MINUTES", MINUTES)),
             seed: number("PUNCTUAL_CAMPAIGN_SEED", SEED),
             only: only.into_iter().filter(|kind: &Kind| kind.suits(shape)).collect(),
+            every: Some(number("PUNCTUAL_CAMPAIGN_EVERY", 0) * 1000).filter(|every| *every > 0),
             shape,
             is_durable: number("PUNCTUAL_CAMPAIGN_DURABLE", 1) == 1,
             rate: number("PUNCTUAL_CAMPAIGN_RATE", 60),

@@ -29,8 +29,8 @@ pub struct Planned {
 /// At the beginning of a round there is no fault: messages must be on time. In milliseconds.
 const CALM: u64 = 12_000;
 
-/// The faults of a round, which all begin within `length`.
-pub fn plan(random: &mut Random, length: Duration, only: &[Kind]) -> Vec<Planned> {
+/// The faults of a round, which all begin within `length`. `every`: the mean time between two of a kind, in milliseconds.
+pub fn plan(random: &mut Random, length: Duration, only: &[Kind], every: Option<u64>) -> Vec<Planned> {
     let length = u64::try_from(length.as_millis()).expect("a short round");
     let mut all = Vec::new();
     for (kind, mean) in KINDS {
@@ -38,6 +38,7 @@ pub fn plan(random: &mut Random, length: Duration, only: &[Kind]) -> Vec<Planned
         if !only.contains(&kind) {
             continue;
         }
+        let mean = every.unwrap_or(mean);
         let mut at = CALM + random.between(0, mean);
         while at < length {
             all.push(draw(&mut random, kind, at));

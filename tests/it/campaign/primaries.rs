@@ -10,6 +10,7 @@ use super::{
     world::{PARTITIONS, World},
 };
 use crate::support::{
+    RedisServer,
     cluster::{ClusterRedis, FailOver},
     proxy::{Direction, Mode},
     sentinels::WatchedRedis,
@@ -30,7 +31,9 @@ async fn to_primary(planned: &Planned, redis: &mut WatchedRedis, faults: &Faults
     match planned.kind {
         Kind::FailOver if !redis.try_fail_over().await => return faults.withdraw(fault),
         Kind::RedisKill => {
+            let before = offset(&redis.servers[old]).await;
             redis.servers[old].kill();
+            note(fault, before, redis, faults).await;
             redis.switched(old).await;
             sleep(planned.lasts).await;
             redis.servers[old].restart().await;
@@ -52,9 +55,26 @@ async fn to_primary(planned: &Planned, redis: &mut WatchedRedis, faults: &Faults
             redis.switched(old).await;
         }
     }
+    faults.note(fault, &format!(", promoted server {}", redis.master().await));
     // It follows the new primary before the next fault: two of three servers would not be enough.
     redis.servers[old].replicates().await;
     faults.end(fault);
+}
+
+/// Notes what each server has of the replication of a primary that was killed with `before`. It may have written since then.
+async fn note(fault: usize, before: Option<u64>, redis: &WatchedRedis, faults: &Faults) {
+    let mut offsets = Vec::new();
+    for server in &redis.servers {
+        offsets.push(if server.running().is_some() { offset(server).await } else { before });
+    }
+    faults.note(fault, &format!(", offsets {offsets:?}"));
+}
+
+/// `None`: it does not answer.
+async fn offset(server: &RedisServer) -> Option<u64> {
+    let info = server.replication().await?;
+    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    field("slave_repl_offset:").or_else(|| field("master_repl_offset:"))
 }
 
 async fn to_shard(planned: &Planned, cluster: &mut ClusterRedis, faults: &Faults) {

@@ -12,7 +12,7 @@ const REPEAT: Duration = Duration::from_millis(150);
 /// For one server.
 const ANSWER: Duration = Duration::from_millis(600);
 /// Until a server that is killed or frozen answers again.
-const MAX_DOWN: Duration = Duration::from_secs(60);
+const MAX_DOWN: Duration = Duration::from_mins(1);
 /// One of them is taken away.
 const RIGHTS: [&str; 16] = [
     "zadd",

@@ -13,6 +13,7 @@ use super::{
     clients::{Clients, Tally},
     judge::{self, Observed, Verdict},
     list::{self, Watch},
+    metrics::{self, Snapshot},
     nemesis::{self, Caused, Faults},
     random::Random,
     world::{Usage, World},
@@ -43,8 +44,9 @@ pub struct Outcome {
 }
 
 pub async fn run(world: &Arc<World>, number: u64, left: Duration, mut random: Random, settings: &Settings) -> Outcome {
+    let before = Snapshot::take(world).await;
     let length = LENGTH.min(left.max(MIN_LENGTH));
-    let plan = nemesis::plan(&mut random, length, &settings.only);
+    let plan = nemesis::plan(&mut random, length, &settings.only, settings.every);
     let clients = Arc::new(Clients::new(world, format!("r{number}")));
     let (watch, faults) = (Watch::start(world), Faults::default());
     let begin = begin_lives(&clients, length, random.fork(), settings.rate);
@@ -75,7 +77,12 @@ pub async fn run(world: &Arc<World>, number: u64, left: Duration, mut random: Ra
         dead: dead(world).await,
         faults: faults.all(),
     };
-    let mut verdict = judge::judge(&observed.of_round(&format!("r{number}-")));
+    let (of_round, all_dead) = (observed.of_round(&format!("r{number}-")), observed.dead.len());
+    let mut verdict = judge::judge(&of_round);
+    if left.is_ok() {
+        let after = Snapshot::take(world).await;
+        verdict.breaches.extend(metrics::compare(&before, &after, &of_round, all_dead));
+    }
     let tally = clients.tally();
     // It explains what is lost so far.
     verdict.breaches.splice(0..0, left.err());

@@ -103,7 +103,7 @@ impl World {
             endpoint_path,
             brokers,
             routes: routes.iter().map(|(route, _)| *route).collect(),
-            turns: Default::default(),
+            turns: std::array::from_fn(|_| Mutex::default()),
         }
     }
 
