@@ -29,6 +29,7 @@ use crate::{
     support::{
         RabbitMq,
         kafka::{self, Broker, Record},
+        proxy::Proxy,
         receiver::wall_clock,
     },
 };
@@ -48,6 +49,8 @@ pub struct Brokers {
     pub rabbitmq: Turn<RabbitMq>,
     kafka_address: String,
     rabbitmq_port: u16,
+    /// Between the instances and RabbitMQ.
+    pub rabbitmq_path: Proxy,
     taken: Arc<Mutex<Vec<Arrival>>>,
     taking: JoinHandle<()>,
 }
@@ -71,6 +74,7 @@ impl Brokers {
             rabbitmq: Turn::new(rabbitmq),
             kafka_address,
             rabbitmq_port,
+            rabbitmq_path: Proxy::start(rabbitmq_port),
             taken,
             taking,
         })
@@ -81,7 +85,8 @@ impl Brokers {
         format!(
             "  topic: {{ type: kafka, brokers: ['{}'], topic: {NAME}, timeout: 2s }}\n  \
              queue: {{ type: rabbitmq, url: 'amqp://127.0.0.1:{}/%2f', exchange: {NAME}, routing_key: {NAME}, timeout: 2s }}\n",
-            self.kafka_address, self.rabbitmq_port
+            self.kafka_address,
+            self.rabbitmq_path.port()
         )
     }
 
@@ -92,7 +97,8 @@ impl Brokers {
              options: {{ session.timeout.ms: 6000 }}, route: from-kafka }}\n  \
              from-rabbitmq: {{ type: rabbitmq, url: 'amqp://127.0.0.1:{}/%2f', queue: {INPUT}, id_from: message_id, \
              route: from-rabbitmq }}\n",
-            self.kafka_address, self.rabbitmq_port
+            self.kafka_address,
+            self.rabbitmq_path.port()
         )
     }
 

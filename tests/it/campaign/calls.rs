@@ -4,13 +4,13 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{
+    clock,
     history::{Answer, Operation},
     inputs::Production,
     payload,
     random::Random,
     routes,
 };
-use crate::support::receiver::wall_clock;
 
 /// A call, before it is made.
 pub struct Request {
@@ -64,7 +64,7 @@ pub struct Times {
 impl Times {
     /// As a delay or as a time.
     pub fn draw(random: &mut Random, delay: u64) -> Self {
-        Self { delay, deliver_at: random.chance(50).then(|| wall_clock() + delay) }
+        Self { delay, deliver_at: random.chance(50).then(|| clock::now() + delay) }
     }
 
     pub fn add(self, body: &mut Value) {

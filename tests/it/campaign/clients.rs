@@ -14,13 +14,15 @@ use tokio::time::{Instant, sleep};
 use super::{
     brokers::Brokers,
     calls::{Draft, Heard, Request, Times, definite, due},
+    clock,
     endpoint::Pardons,
     groups,
-    history::{Answer, Call, Operation},
+    history::{Answer, Call, NO_INSTANCE, Operation},
     oracle::{Life, Oracle},
     producers::Producers,
     random::Random,
     routes,
+    store::Shape,
     world::{INSTANCES, World},
 };
 use crate::support::{http, receiver::wall_clock};
@@ -50,6 +52,8 @@ pub struct Clients {
     bases: Vec<String>,
     routes: Vec<&'static str>,
     sources: Vec<&'static str>,
+    /// Whether `produce.lua` is used: not on a cluster.
+    has_script: bool,
     /// Of the servers of Redis.
     ports: Vec<u16>,
     pub producers: Producers,
@@ -87,10 +91,11 @@ impl Clients {
             oracle: Oracle::default(),
             http,
             bases: world.bases.clone(),
-            routes: routes::plain(world.brokers.is_some()),
-            sources: routes::of_sources(world.brokers.is_some()),
+            routes: world.routes.iter().filter(|route| route.is_plain()).map(|route| route.name).collect(),
+            sources: world.routes.iter().filter(|route| route.has_source()).map(|route| route.name).collect(),
+            has_script: world.shape == Shape::Sentinels,
             ports: world.ports.clone(),
-            producers: Producers::new(world.brokers.as_ref().map(Brokers::addresses), &world.ports),
+            producers: Producers::new(world.brokers.as_ref().map(Brokers::addresses), &world.ports, world.replicas),
             prefix,
             changes: Mutex::default(),
             pardons: world.endpoint.pardons(),
@@ -158,7 +163,7 @@ impl Clients {
         let form = match random.between(1, 100) {
             1..=10 => Form::Array,
             11..=25 if flow.is_none() => Form::Raw,
-            26..=40 => Form::Script,
+            26..=40 if self.has_script => Form::Script,
             _ => Form::Single,
         };
         let count = if form == Form::Array { random.between(2, MAX_ARRAY) } else { 1 };
@@ -196,7 +201,7 @@ impl Clients {
             let answered = wall_clock();
             let answer = match heard {
                 Some((200, text)) => match serde_json::from_str::<Value>(&text).unwrap_or_default()["count"].as_u64() {
-                    Some(1) => Answer::Done { due: called },
+                    Some(1) => Answer::Done { due: clock::lowest(called) },
                     _ => Answer::Nothing(text),
                 },
                 Some((503, text)) => Answer::Unknown(text),
@@ -209,8 +214,8 @@ impl Clients {
             let is_done = matches!(answer, Answer::Done { .. });
             self.count(&format!("Redrive: {}", if is_done { "done" } else { "nothing or unknown" }));
             let operation = Operation::Redrive;
-            self.oracle
-                .record(id, Call { operation, version: 0, not_before: called, instance, called, answered, answer });
+            let not_before = clock::lowest(called);
+            self.oracle.record(id, Call { operation, version: 0, not_before, instance, called, answered, answer });
             if is_done || Instant::now() > deadline {
                 return;
             }
@@ -257,12 +262,13 @@ impl Clients {
             let called = wall_clock();
             let heard = self.call(instance, request).await;
             let answered = wall_clock();
-            let not_before = request.deliver_at.unwrap_or(called + request.delay);
+            let not_before = request.deliver_at.unwrap_or(clock::lowest(called) + request.delay);
             let answers: Vec<Answer> =
                 (0..ids.len()).map(|index| self.understand(request, &heard, (ids, index), not_before)).collect();
             for (id, answer) in ids.iter().zip(&answers) {
                 let Request { operation, version, .. } = *request;
                 let answer = answer.clone();
+                let instance = if request.production.is_some() { NO_INSTANCE } else { instance };
                 self.oracle.record(id, Call { operation, version, not_before, instance, called, answered, answer });
             }
             if let Some(definite) = answers.iter().find(|answer| !matches!(answer, Answer::Unknown(_)))
@@ -293,6 +299,8 @@ impl Clients {
         };
         let status = answered.status().as_u16();
         match answered.text().await {
+            // An instance with an older configuration: another one knows the route.
+            Ok(text) if status == 404 && text.contains("unknown-route") => Heard::Refused,
             Ok(text) => Heard::Status(status, text),
             Err(error) => Heard::Silence(error.to_string()),
         }

@@ -109,8 +109,8 @@ impl Endpoint {
         Self { port: port.number(), shared, server: Some(server) }
     }
 
-    pub fn url(&self) -> String {
-        format!("http://127.0.0.1:{}/due", self.port)
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     pub fn pardons(&self) -> Pardons {

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use super::{
+    clock,
     history::{Answer, Operation},
     judge::{Observed, Verdict},
     oracle::{Life, Owed},
@@ -18,7 +19,8 @@ pub type Ends = HashMap<String, Vec<String>>;
 /// Reads ends of the routes since this time, in epoch milliseconds.
 pub async fn read(world: &World, since: u64) -> Ends {
     let (client, mut all) = (http::client(), Ends::new());
-    for route in world.routes() {
+    let since = clock::lowest(since);
+    for route in world.names() {
         let mut cursor = String::new();
         loop {
             let path = format!("/v1/routes/{route}/messages?state=ended&limit=1000&since={since}{cursor}");

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{
+    clock,
     history::{Answer, Arrival, Call, Operation, Reply},
     judge::{Observed, SETTLED_WITHIN, Verdict},
     nemesis::Kind,
@@ -65,10 +66,12 @@ fn judge_order(
     for (index, later) in placed.iter().enumerate() {
         let Some(first) = later.first else { continue };
         // One that is accepted later does not come before a message that has left.
-        let left = later.due.max(later.called);
-        let before = placed[..index]
-            .iter()
-            .filter(|earlier| (earlier.due < later.due || earlier.answered < later.called) && earlier.answered <= left);
+        let left = later.due.max(clock::at(later.called));
+        let before = placed[..index].iter().filter(|earlier| {
+            (earlier.due < later.due || earlier.answered < later.called)
+                && clock::at(earlier.answered) <= left
+                && clock::is_steady(earlier.called.min(later.called), first)
+        });
         for earlier in before {
             verdict.note("ordered pairs");
             let Some(end) = earlier.end.filter(|end| *end > first) else { continue };
@@ -127,7 +130,8 @@ fn judge_parallel(observed: &Observed, arrivals: &[&Arrival], verdict: &mut Verd
             continue;
         }
         let since = open.iter().map(|arrival| arrival.at).min().unwrap_or(arrival.at);
-        if observed.is_explained(since.saturating_sub(LEASE), arrival.at) {
+        let from = since.saturating_sub(LEASE);
+        if observed.is_explained(from, arrival.at) || observed.is_delayed(from, arrival.at) {
             verdict.note("parallel, explained");
         } else {
             verdict.note("too many at once");
@@ -145,8 +149,7 @@ fn judge_rate(observed: &Observed, arrivals: &[&Arrival], verdict: &mut Verdict)
         let excess = u64::saturating_sub(next, arrival.at + (BURST - 1) * interval);
         next = next.max(arrival.at) + interval;
         let since = arrival.at.saturating_sub(SETTLED_WITHIN);
-        let overlaps =
-            |kind: Kind| observed.faults.iter().any(|fault| fault.kind == kind && fault.overlaps(since, arrival.at));
+        let overlaps = |kind: Kind| observed.had(since, arrival.at, |one| one == kind);
         let permitted = if overlaps(Kind::Clients) {
             WITH_REPEATED_CLAIM
         } else if overlaps(Kind::Endpoint) {
@@ -158,9 +161,11 @@ fn judge_rate(observed: &Observed, arrivals: &[&Arrival], verdict: &mut Verdict)
             verdict.at_most("ms above the rate", usize::try_from(excess).expect("a short time"));
             continue;
         }
-        // The turns that a stopped instance had taken are used when it goes on; those of a lost primary are taken again.
+        // The turns that a stopped instance had taken are used when it goes on; those of a lost primary are taken again. With a
+        // step of the clock many turns come at once.
         next = arrival.at + BURST * interval;
-        if observed.is_explained(since, arrival.at) {
+        let is_steady = clock::is_steady(arrival.at.saturating_sub(2 * LEASE), arrival.at);
+        if observed.is_explained(since, arrival.at) || observed.is_delayed(since, arrival.at) || !is_steady {
             verdict.note("rate, explained");
         } else {
             verdict.note("above the rate");

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::{
     calls::{Draft, Times},
     clients::Clients,
+    clock,
     history::{Answer, Arrival, Call, Operation, Reply},
     judge::{Observed, Verdict},
     oracle::{Life, MARGIN},
@@ -40,7 +41,8 @@ pub struct Change {
     unnamed: Vec<String>,
     /// Of those, by the answer.
     changed: u64,
-    /// Epoch milliseconds.
+    /// Epoch milliseconds: when the members were accepted, and when the change was asked for and answered.
+    accepted: u64,
     called: u64,
     answered: u64,
 }
@@ -57,11 +59,12 @@ impl Clients {
         }
         let delay = random.between(DELAYS[0], DELAYS[1]);
         let draft = Draft { group: Some(&group), ..Draft::of(route, &ids[0]) };
-        let times = Times { delay, deliver_at: Some(wall_clock() + delay) };
-        let due = wall_clock() + delay;
+        let due = clock::now() + delay;
+        let times = Times { delay, deliver_at: Some(due) };
         if !self.settle(&ids, &draft.array(&ids, times), &mut random).await {
             return;
         }
+        let accepted = wall_clock();
         sleep(Duration::from_millis(random.between(0, delay + MARGIN))).await;
         let (operation, method, path) = match random.between(1, 100) {
             1..=50 => (Operation::Cancel, Method::DELETE, ""),
@@ -76,12 +79,13 @@ impl Clients {
             unnamed: ids.clone(),
             members: ids,
             changed: 0,
+            accepted,
             called: wall_clock(),
             answered: 0,
         };
         // A repeated call moves no message twice.
         let body = match operation {
-            Operation::Reschedule => json!({ "shift": format!("+{SHIFT}ms"), "before": change.called }).to_string(),
+            Operation::Reschedule => json!({ "shift": format!("+{SHIFT}ms"), "before": clock::now() }).to_string(),
             _ => String::new(),
         };
         self.settle_group(&mut change, (method, &path, &body), due, &mut random).await;
@@ -136,15 +140,16 @@ impl Clients {
         let Change { operation, called, answered, .. } = *change;
         let (not_before, moved) = match operation {
             Operation::Reschedule => (due, due + SHIFT),
-            _ => (called, called),
+            _ => (clock::lowest(called), clock::lowest(called)),
         };
         let is_whole = usize::try_from(change.changed).is_ok_and(|changed| changed == change.unnamed.len());
+        let is_steady = clock::is_steady(change.accepted, answered);
         for id in &change.members {
             let answer = if !is_answered {
                 Answer::Unknown("no definite answer for the group".into())
             } else if !change.unnamed.contains(id) {
                 Answer::Nothing("in flight or refused".into())
-            } else if is_whole || due > answered {
+            } else if is_whole || (is_steady && due > clock::at(answered)) {
                 Answer::Done { due: moved }
             } else {
                 Answer::Unknown("perhaps it had ended".into())
@@ -202,7 +207,9 @@ pub fn judge(observed: &Observed, verdict: &mut Verdict) {
         let in_all = times.count();
         let changed = usize::try_from(change.changed).expect("few");
         let missing = change.unnamed.len().saturating_sub(changed);
-        let is_explained = observed.is_explained(change.called.saturating_sub(LEASE), change.answered + LEASE);
+        // After a step backwards messages were accepted later than the call that changes them.
+        let is_explained = observed.is_explained(change.called.saturating_sub(LEASE), change.answered + LEASE)
+            || !clock::is_steady(change.accepted, change.answered);
         let is_cancel = change.operation == Operation::Cancel;
         let is_accounted = before >= missing && (!is_cancel || in_all == before);
         if changed > change.unnamed.len() || !is_accounted {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+pub const NO_INSTANCE: usize = usize::MAX;
+
 /// The change that a call asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
@@ -40,6 +42,7 @@ pub struct Call {
     pub version: u32,
     /// No due time that the call asks for is before this one, in epoch milliseconds.
     pub not_before: u64,
+    /// `NO_INSTANCE`: made at a server of Redis or at a broker.
     pub instance: usize,
     /// Epoch milliseconds.
     pub called: u64,

@@ -8,10 +8,11 @@ use tokio::time::{Instant, sleep, timeout};
 use super::{
     calls::{Draft, Heard, Request, Times},
     clients::Clients,
-    history::{Answer, Call, Operation},
+    clock,
+    history::{Answer, Call, NO_INSTANCE, Operation},
     oracle::Life,
     payload,
-    producers::{Input, Known, connection, is_refusal, replicated},
+    producers::{Input, Known, connection, is_refusal},
     random::Random,
 };
 use crate::support::receiver::wall_clock;
@@ -60,7 +61,7 @@ impl Clients {
             let Some(mut link) = connection(*port).await else { continue };
             let produced = timeout(ANSWER, produce(&mut link, production, payload)).await;
             heard = match produced {
-                Ok(Ok((status, due))) => match replicated(&mut link).await {
+                Ok(Ok((status, due))) => match self.producers.replicated(&mut link).await {
                     Known::Confirmed => Heard::Status(200, json!({ "status": status, "deliver_at": due }).to_string()),
                     Known::Refused => Heard::Refused,
                     Known::Unknown(error) => Heard::Silence(error),
@@ -84,7 +85,7 @@ impl Clients {
         let route = random.pick(self.sources());
         let id = format!("{}-{number}-0", self.prefix());
         self.oracle.begin(&id, Life { is_from_source: true, ..Life::of(route) });
-        let due = wall_clock() + random.between(0, MAX_DELAY);
+        let due = clock::now() + random.between(0, MAX_DELAY);
         // The library writes whole seconds.
         let due = if route == "from-library" { due / 1000 * 1000 } else { due };
         let text = payload::of(&id, 1);
@@ -107,7 +108,8 @@ impl Clients {
             };
             self.count(&format!("{route}: {kind}"));
             let operation = Operation::Schedule;
-            let call = Call { operation, version: 1, not_before: due, instance: 0, called, answered, answer };
+            let instance = NO_INSTANCE;
+            let call = Call { operation, version: 1, not_before: due, instance, called, answered, answer };
             self.oracle.record(&id, call);
             if !is_open || Instant::now() > deadline {
                 return;

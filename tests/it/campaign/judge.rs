@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::{
+    clock,
     ends::{self, Ends},
     flow, groups,
     history::{Arrival, Reply},
@@ -55,8 +56,17 @@ impl Observed {
     /// Whether claims from before this time can be sent in it, or claims and changes be lost: an instance is stopped, or a
     /// fail-over happens.
     pub fn is_explained(&self, from: u64, to: u64) -> bool {
-        let is_able = |fault: &&Caused| fault.kind != Kind::Kill && fault.kind.duplicates("");
-        self.faults.iter().filter(is_able).any(|fault| fault.overlaps(from, to))
+        self.had(from, to, |kind| kind.sends_late(""))
+    }
+
+    /// Whether claims or requests from before this time can be under way until now, without being repeated.
+    pub fn is_delayed(&self, from: u64, to: u64) -> bool {
+        self.had(from, to, |kind| matches!(kind, Kind::Network | Kind::EndpointNetwork | Kind::Right | Kind::Slots))
+    }
+
+    /// Whether there is a fault of these kinds in this time.
+    pub fn had(&self, from: u64, to: u64, of: impl Fn(Kind) -> bool) -> bool {
+        self.faults.iter().any(|fault| of(fault.kind) && fault.overlaps(from, to))
     }
 }
 
@@ -93,6 +103,8 @@ pub struct Verdict {
     pub late: Vec<String>,
     /// From the end of the last fault to the last delivery of what was due before that, in milliseconds.
     pub recovery: u64,
+    /// The latest first delivery of all, in milliseconds, with the history of its id.
+    pub latest: (u64, String),
     /// Each with the history of its id.
     pub breaches: Vec<String>,
 }
@@ -145,12 +157,11 @@ impl Caused {
         // The first was delivered, and its settlement was not made or is lost.
         let is_unsettled = self.overlaps(first.saturating_sub(SETTLED_WITHIN), first + SETTLED_WITHIN);
         // It returns when the lease ends. A message waits for a connection for at most half of the timeout before it is sent.
-        let is_after_lease = second >= first + LEASE - SETTLED_WITHIN;
+        let is_after_lease = clock::at(second) >= clock::at(first) + LEASE - SETTLED_WITHIN;
         match self.kind {
-            Kind::Kill => is_unsettled && is_after_lease,
             // Or the first was delivered by another instance, and the stopped one sends when it goes on.
             Kind::Stop => is_unsettled && (is_after_lease || self.has_just_ended(second)),
-            _ => is_unsettled,
+            kind => is_unsettled && (is_after_lease || !kind.is_after_lease()),
         }
     }
 
@@ -227,7 +238,9 @@ impl Found<'_> {
         // A delivery that a fault repeated does not count as late.
         let is_timed = self.life.flow.is_none() && !self.life.is_from_source;
         if let (Some(first), [call], true) = (arrivals.first(), &self.life.calls[..], is_timed) {
-            self.judge_lateness(verdict, first.due.max(call.answered), first.at);
+            let due = first.due.max(clock::at(call.answered));
+            self.judge_lateness(verdict, due, first.at);
+            self.note_latest(verdict, due, first.at);
         }
     }
 
@@ -246,14 +259,16 @@ impl Found<'_> {
             }
         }
         let Some((_, at)) = self.observed.seen.get(self.id) else { return };
-        if self.life.earliest(*at).is_some_and(|due| *at < due) {
+        if self.life.earliest(*at).is_some_and(|due| self.is_early(due, *at)) {
             verdict.early += 1;
             self.breach(verdict, "early");
         }
         let Some(due) = self.life.earliest(*at) else { return };
         self.note_recovery(verdict, due, *at);
         if let [call] = &self.life.calls[..] {
-            self.judge_lateness(verdict, due.max(call.answered), *at);
+            let due = due.max(clock::at(call.answered));
+            self.judge_lateness(verdict, due, *at);
+            self.note_latest(verdict, due, *at);
         }
     }
 
@@ -310,17 +325,23 @@ impl Found<'_> {
     }
 
     fn judge_time(&self, verdict: &mut Verdict, arrival: &Arrival) {
-        let is_early = arrival.at < arrival.due || self.life.earliest(arrival.at).is_some_and(|due| arrival.at < due);
-        if !is_early {
+        let is_early = self.is_early(arrival.due, arrival.at);
+        if !is_early && self.life.earliest(arrival.at).is_none_or(|due| !self.is_early(due, arrival.at)) {
             return;
         }
         let since = self.life.forbidden_since(arrival.at).unwrap_or(arrival.at);
-        if arrival.at >= arrival.due && self.is_explained(since.saturating_sub(LEASE), arrival.at) {
+        if !is_early && self.is_explained(since.saturating_sub(LEASE), arrival.at) {
             verdict.stale += 1;
         } else {
             verdict.early += 1;
             self.breach(verdict, &format!("early: {arrival}"));
         }
+    }
+
+    /// Whether the clock of Redis never reached the due time before the delivery.
+    fn is_early(&self, due: u64, at: u64) -> bool {
+        let first = self.life.calls.first().map_or(at, |call| call.called.min(at));
+        clock::highest(first, at) < due
     }
 
     fn judge_duplicate(&self, verdict: &mut Verdict, first: u64, second: u64) {
@@ -334,18 +355,20 @@ impl Found<'_> {
 
     fn note_recovery(&self, verdict: &mut Verdict, due: u64, at: u64) {
         let end = self.observed.faults.iter().filter_map(|fault| fault.ended).max().unwrap_or(u64::MAX);
-        if due <= end && self.life.calls.iter().all(|call| call.answered <= end) {
+        if end < u64::MAX && due <= clock::at(end) && self.life.calls.iter().all(|call| call.answered <= end) {
             verdict.recovery = verdict.recovery.max(at.saturating_sub(end));
         }
     }
 
+    /// `due`: by the clock of Redis.
     fn judge_lateness(&self, verdict: &mut Verdict, due: u64, at: u64) {
-        let (from, to) = (due.saturating_sub(CALM), at.max(due));
-        let is_calm = !self.observed.faults.iter().any(|fault| fault.overlaps(from, to))
-            && !self.observed.acts.hold(self.life.route, from, to);
+        let late = clock::at(at).saturating_sub(due);
+        let since = at.saturating_sub(late);
+        let from = since.saturating_sub(CALM);
+        let is_calm = !self.observed.faults.iter().any(|fault| fault.overlaps(from, at))
+            && !self.observed.acts.hold(self.life.route, from, at);
         if is_calm {
-            let late = at.saturating_sub(due);
-            if due > self.observed.began + WARM {
+            if since > self.observed.began + WARM {
                 verdict.lateness.push(late);
             }
             if late > MAX_P99 && verdict.late.len() < SHOWN {
@@ -357,18 +380,24 @@ impl Found<'_> {
         }
     }
 
-    /// Whether a fault in this time can be the reason that a claim from before a call is sent after it. A killed instance sends
-    /// nothing.
+    /// Whether a fault in this time can be the reason that a claim from before a call is sent after it.
     fn is_explained(&self, from: u64, to: u64) -> bool {
         let sends_late = |fault: &&Caused| match fault.kind {
-            Kind::Kill => false,
             Kind::Stop => fault.has_just_ended(to),
-            kind => kind.duplicates(self.life.route),
+            kind => kind.sends_late(self.life.route),
         };
         self.observed.faults.iter().filter(sends_late).any(|fault| fault.overlaps(from, to))
     }
 
     fn breach(&self, verdict: &mut Verdict, what: &str) {
         verdict.breach(self.observed, self.id, what);
+    }
+
+    /// Of a message that was scheduled by one call, which was answered.
+    fn note_latest(&self, verdict: &mut Verdict, due: u64, at: u64) {
+        let late = clock::at(at).saturating_sub(due);
+        if late > verdict.latest.0 {
+            verdict.latest = (late, history(self.observed, self.id, &format!("{late} ms late, the latest")));
+        }
     }
 }

@@ -13,6 +13,7 @@ use super::{
     payload,
     world::{KEY, World},
 };
+use crate::support::receiver::wall_clock;
 
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -27,7 +28,7 @@ pub struct Element {
     pub due: u64,
 }
 
-/// When elements were seen first on any primary, by the clock of Redis, in epoch milliseconds.
+/// When elements were seen first on any primary, in epoch milliseconds.
 pub struct Watch {
     seen: Arc<Mutex<HashMap<String, (Element, u64)>>>,
     watching: JoinHandle<()>,
@@ -41,7 +42,8 @@ impl Watch {
             let mut places = vec![0; world.ports.len()];
             loop {
                 for (place, port) in world.ports.iter().enumerate() {
-                    let Some((at, elements)) = behind(*port, places[place]).await else { continue };
+                    let Some(elements) = behind(*port, places[place]).await else { continue };
+                    let at = wall_clock();
                     places[place] += elements.len();
                     let mut found = found.lock().expect("no panic under this lock");
                     for element in elements.iter().map(|text| parse(text)) {
@@ -62,18 +64,15 @@ impl Watch {
 
 /// All elements on the server at `port`.
 pub async fn all(port: u16) -> Vec<Element> {
-    behind(port, 0).await.expect("it is well").1.iter().map(|text| parse(text)).collect()
+    behind(port, 0).await.expect("it is well").iter().map(|text| parse(text)).collect()
 }
 
-/// The time, and the elements behind the first ones. `None` while the server does not answer.
-async fn behind(port: u16, first: usize) -> Option<(u64, Vec<String>)> {
+/// The elements behind the first ones. `None` while the server does not answer.
+async fn behind(port: u16, first: usize) -> Option<Vec<String>> {
     let client = redis::Client::open(format!("redis://127.0.0.1:{port}/0")).expect("a valid address");
     let asking = async {
         let mut link = client.get_multiplexed_async_connection().await.ok()?;
-        let mut pipe = redis::pipe();
-        pipe.atomic().cmd("LRANGE").arg(KEY).arg(first).arg(-1).cmd("TIME");
-        let (elements, (seconds, micros)): (Vec<String>, (u64, u64)) = pipe.query_async(&mut link).await.ok()?;
-        Some((seconds * 1000 + micros / 1000, elements))
+        redis::cmd("LRANGE").arg(KEY).arg(first).arg(-1).query_async(&mut link).await.ok()
     };
     // A frozen one does not answer.
     tokio::time::timeout(Duration::from_secs(2), asking).await.ok()?

@@ -3,27 +3,38 @@
 //!
 //! `tests/campaign.sh` runs it. `oracle` knows what is owed, `nemesis` causes the faults, `judge` compares.
 
+mod broker_faults;
 mod brokers;
 mod calls;
+mod caused;
 mod clients;
+mod clock;
+mod configuration;
 mod endpoint;
 mod ends;
 mod flow;
 mod groups;
 mod history;
 mod inputs;
+mod instances;
 mod judge;
+mod kinds;
 mod list;
+mod metrics;
 mod nemesis;
+mod network;
 mod operator;
 mod oracle;
 mod payload;
+mod primaries;
 mod producers;
 mod random;
+mod redis_faults;
 mod report;
 mod round;
 mod routes;
 mod schedules;
+mod store;
 mod world;
 
 use std::{env, path::PathBuf, sync::Arc, time::Duration};
@@ -34,6 +45,7 @@ use self::{
     nemesis::{KINDS, Kind},
     random::Random,
     report::Report,
+    store::Shape,
     world::World,
 };
 use crate::program::alone;
@@ -47,6 +59,11 @@ struct Settings {
     length: Duration,
     seed: u64,
     only: Vec<Kind>,
+    /// The mean time between two faults of a kind, in milliseconds. `None`: that of the kind.
+    every: Option<u64>,
+    shape: Shape,
+    /// Calls are answered once all replicas have the message.
+    is_durable: bool,
     /// Messages or arrays of messages that are scheduled per second.
     rate: u64,
 }
@@ -69,13 +86,21 @@ impl Settings {
                 .collect(),
             _ => kinds,
         };
+        let shape = match env::var("PUNCTUAL_CAMPAIGN_WORLD").as_deref() {
+            Ok("cluster") => Shape::Cluster,
+            Ok("" | "sentinel") | Err(_) => Shape::Sentinels,
+            Ok(other) => panic!("no world `{other}`"),
+        };
         Self {
             program: env::var("PUNCTUAL_CAMPAIGN_PROGRAM")
                 .unwrap_or_else(|_| env!("CARGO_BIN_EXE_punctual").into())
                 .into(),
             length: Duration::from_mins(number("PUNCTUAL_CAMPAIGN_MINUTES", MINUTES)),
             seed: number("PUNCTUAL_CAMPAIGN_SEED", SEED),
-            only,
+            only: only.into_iter().filter(|kind: &Kind| kind.suits(shape)).collect(),
+            every: Some(number("PUNCTUAL_CAMPAIGN_EVERY", 0) * 1000).filter(|every| *every > 0),
+            shape,
+            is_durable: number("PUNCTUAL_CAMPAIGN_DURABLE", 1) == 1,
             rate: number("PUNCTUAL_CAMPAIGN_RATE", 60),
         }
     }

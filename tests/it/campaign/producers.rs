@@ -19,14 +19,14 @@ use tokio::{
     time::timeout,
 };
 
-use super::world::REPLICAS;
-
 /// The topic, and the queue of RabbitMQ.
 pub const INPUT: &str = "campaign-in";
 /// The sorted set, in milliseconds.
 pub const SET: &str = "campaign:set";
 /// The queue of the Go library, in seconds.
 pub const QUEUE: &str = "campaign";
+/// The key that is written before `WAIT`.
+const FENCE: &str = "campaign:fence";
 /// For one answer of a system.
 const ANSWER: Duration = Duration::from_secs(5);
 /// Until replicas have a write, in milliseconds.
@@ -53,11 +53,13 @@ pub struct Producers {
     rabbitmq: Option<Mutex<Publisher>>,
     /// Of the servers of Redis.
     ports: Vec<u16>,
+    /// That have a write before it is confirmed.
+    replicas: usize,
 }
 
 impl Producers {
     /// `brokers`: the address of Kafka and the port of RabbitMQ.
-    pub fn new(brokers: Option<(&str, u16)>, ports: &[u16]) -> Self {
+    pub fn new(brokers: Option<(&str, u16)>, ports: &[u16], replicas: usize) -> Self {
         let kafka = brokers.map(|(address, _)| {
             ClientConfig::new()
                 .set("bootstrap.servers", address)
@@ -68,7 +70,7 @@ impl Producers {
                 .expect("valid settings")
         });
         let rabbitmq = brokers.map(|(_, port)| Mutex::new(Publisher { port, link: None }));
-        Self { kafka, rabbitmq, ports: ports.to_vec() }
+        Self { kafka, rabbitmq, ports: ports.to_vec(), replicas }
     }
 
     /// Sends a message to the source of this route.
@@ -116,7 +118,7 @@ impl Producers {
             }
             let written = timeout(ANSWER, pipe.exec_async(&mut link)).await;
             known = match written {
-                Ok(Ok(())) => replicated(&mut link).await,
+                Ok(Ok(())) => self.replicated(&mut link).await,
                 Ok(Err(error)) if is_refusal(&error) => Known::Refused,
                 Ok(Err(error)) => Known::Unknown(error.to_string()),
                 Err(_) => Known::Unknown("no answer".into()),
@@ -126,6 +128,17 @@ impl Producers {
             }
         }
         known
+    }
+
+    /// Waits until all replicas have what this connection has read or written. WAIT counts the last write of its connection: a
+    /// call that finds its message has none.
+    pub async fn replicated(&self, link: &mut MultiplexedConnection) -> Known {
+        let mut pipe = redis::pipe();
+        pipe.cmd("SET").arg(FENCE).arg("").ignore().cmd("WAIT").arg(self.replicas).arg(REPLICATED);
+        match timeout(ANSWER, pipe.query_async::<(usize,)>(link)).await {
+            Ok(Ok((replicas,))) if replicas >= self.replicas => Known::Confirmed,
+            other => Known::Unknown(format!("on the primary alone: {other:?}")),
+        }
     }
 }
 
@@ -138,19 +151,9 @@ pub async fn connection(port: u16) -> Option<MultiplexedConnection> {
 /// Whether the server has taken nothing.
 pub fn is_refusal(error: &redis::RedisError) -> bool {
     let text = error.to_string();
-    ["READONLY", "ReadOnly", "LOADING", "BusyLoading", "MASTERDOWN", "MasterDown", "refused"]
+    ["OOM", "READONLY", "ReadOnly", "LOADING", "BusyLoading", "MASTERDOWN", "MasterDown", "refused"]
         .iter()
         .any(|word| text.contains(word))
-}
-
-/// Waits until all replicas have the last write of this connection.
-pub async fn replicated(link: &mut MultiplexedConnection) -> Known {
-    let mut wait = redis::cmd("WAIT");
-    wait.arg(REPLICAS).arg(REPLICATED);
-    match timeout(ANSWER, wait.query_async::<usize>(link)).await {
-        Ok(Ok(replicas)) if replicas >= REPLICAS => Known::Confirmed,
-        other => Known::Unknown(format!("on the primary alone: {other:?}")),
-    }
 }
 
 /// One connection, whose channel has one message that is not confirmed.

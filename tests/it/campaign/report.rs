@@ -27,6 +27,8 @@ pub struct Report {
     /// Milliseconds.
     worst_recovery: u64,
     worst_drain: Duration,
+    /// The latest first delivery, also during faults: milliseconds, and its history.
+    latest: (u64, String),
     first_usage: Vec<Usage>,
     /// Lengths of the logs that were looked at.
     logged: Vec<usize>,
@@ -46,6 +48,7 @@ impl Report {
             lateness: Vec::new(),
             worst_recovery: 0,
             worst_drain: Duration::ZERO,
+            latest: (0, String::new()),
             first_usage: Vec::new(),
             logged: Vec::new(),
             breaches: Vec::new(),
@@ -109,15 +112,14 @@ impl Report {
         }
         self.worst_recovery = self.worst_recovery.max(verdict.recovery);
         self.worst_drain = self.worst_drain.max(drain);
+        self.latest = std::mem::take(&mut self.latest).max(verdict.latest);
         self.breaches.extend(verdict.breaches);
         self.check_lateness(number, &verdict.lateness, &verdict.late);
         self.lateness.extend(verdict.lateness);
         self.check_usage(usage);
         let logs = world.logs().await;
         self.check_logs(&logs);
-        if self.is_broken() {
-            self.keep(&logs);
-        }
+        self.keep(&logs);
     }
 
     pub fn is_broken(&self) -> bool {
@@ -194,6 +196,7 @@ impl Report {
             self.worst_recovery,
             self.worst_drain,
         );
+        println!("{}", self.latest.1);
         for breach in self.breaches.iter().take(MAX_PRINTED) {
             println!("BREACH {breach}");
         }

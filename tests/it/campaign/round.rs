@@ -14,6 +14,7 @@ use super::{
     ends,
     judge::{self, Observed, Verdict},
     list::{self, Watch},
+    metrics::{self, Snapshot},
     nemesis::{self, Caused, Faults},
     operator,
     random::Random,
@@ -46,8 +47,9 @@ pub struct Outcome {
 }
 
 pub async fn run(world: &Arc<World>, number: u64, left: Duration, mut random: Random, settings: &Settings) -> Outcome {
+    let before = Snapshot::take(world).await;
     let length = LENGTH.min(left.max(MIN_LENGTH));
-    let plan = nemesis::plan(&mut random, length, &settings.only);
+    let plan = nemesis::plan(&mut random, length, &settings.only, settings.every);
     let clients = Arc::new(Clients::new(world, format!("r{number}")));
     let (watch, faults) = (Watch::start(world), Faults::default());
     let begin = begin_lives(&clients, length, random.fork(), settings.rate);
@@ -73,12 +75,17 @@ pub async fn run(world: &Arc<World>, number: u64, left: Duration, mut random: Ra
     if let Some(brokers) = &world.brokers {
         arrivals.extend(brokers.arrivals(&format!("r{number}-")).await);
     }
+    let elements = match world.primary().await {
+        Some(port) => list::all(port).await,
+        // On a cluster there is no list.
+        None => Vec::new(),
+    };
     let observed = Observed {
         began: since,
         lives: clients.oracle.take(),
         arrivals,
         seen: watch.finish(),
-        list: list::all(world.primary().await).await,
+        list: elements,
         dead,
         faults: faults.all(),
         schedules,
@@ -86,7 +93,12 @@ pub async fn run(world: &Arc<World>, number: u64, left: Duration, mut random: Ra
         ends: ends::read(world, since).await,
         changes: std::mem::take(&mut clients.changes.lock().expect("no panic under this lock")),
     };
-    let mut verdict = judge::judge(&observed.of_round(&format!("r{number}-")));
+    let (of_round, all_dead) = (observed.of_round(&format!("r{number}-")), observed.dead.len());
+    let mut verdict = judge::judge(&of_round);
+    if left.is_ok() {
+        let after = Snapshot::take(world).await;
+        verdict.breaches.extend(metrics::compare(&before, &after, &of_round, all_dead));
+    }
     let tally = clients.tally();
     // It explains what is lost so far.
     verdict.breaches.splice(0..0, left.err().into_iter().chain(stuck));
@@ -156,7 +168,7 @@ async fn drain(world: &World) -> Result<(), String> {
         let json: Value = serde_json::from_str(&text).unwrap_or_default();
         let routes = json["routes"].as_array().cloned().unwrap_or_default();
         let is_empty = |route: &Value| route["pending"] == 0 && route["unack"] == 0 && route["bytes"] == 0;
-        if routes.len() == world.routes().len() && routes.iter().all(is_empty) {
+        if routes.len() == world.names().len() && routes.iter().all(is_empty) {
             return Ok(());
         }
         if Instant::now() > deadline {
@@ -168,22 +180,28 @@ async fn drain(world: &World) -> Result<(), String> {
 
 /// Flows that the store still counts or holds, although nothing waits and nothing is in flight.
 async fn flows_left(world: &World, dead: &[(String, String)]) -> Vec<String> {
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}/0", world.primary().await)).expect("an address");
-    let mut link = client.get_multiplexed_async_connection().await.expect("it is well");
     let mut left = Vec::new();
+    // On a cluster only the primary of the key answers.
+    let ports = world.primary().await.map_or_else(|| world.ports.clone(), |port| vec![port]);
     for route in routes::WITH_FLOW {
         for name in ["flows", "waiting", "flights", "gates"] {
             let key = format!("{{punctual:{route}:0/1}}:{name}");
-            let of_messages: Vec<String> = if name == "flows" {
-                redis::cmd("HKEYS").arg(&key).query_async(&mut link).await.expect("a hash")
-            } else {
-                redis::cmd("ZRANGE").arg(&key).arg(0).arg(-1).query_async(&mut link).await.expect("a sorted set")
-            };
+            let mut found = None;
+            for port in &ports {
+                let client = redis::Client::open(format!("redis://127.0.0.1:{port}/0")).expect("an address");
+                let mut link = client.get_multiplexed_async_connection().await.expect("it is well");
+                let asked: redis::RedisResult<Vec<String>> = if name == "flows" {
+                    redis::cmd("HKEYS").arg(&key).query_async(&mut link).await
+                } else {
+                    redis::cmd("ZRANGE").arg(&key).arg(0).arg(-1).query_async(&mut link).await
+                };
+                found = found.or(asked.ok());
+            }
+            let mut of_messages = found.expect("a primary answers");
             // The number of the last message is kept, and dead letters keep their flows.
-            let is_dead = |id: &String| dead.iter().any(|(dead, _)| dead == id);
-            let found: Vec<_> = of_messages.iter().filter(|id| !id.is_empty() && !is_dead(id)).collect();
-            if !found.is_empty() {
-                left.push(format!("{key} is not empty in the end: {found:?}\n"));
+            of_messages.retain(|id| !id.is_empty() && !dead.iter().any(|(dead, _)| dead == id));
+            if !of_messages.is_empty() {
+                left.push(format!("{key} is not empty in the end: {of_messages:?}\n"));
             }
         }
     }
@@ -193,7 +211,7 @@ async fn flows_left(world: &World, dead: &[(String, String)]) -> Vec<String> {
 /// Id and error of all dead letters. The error begins with the reason.
 async fn dead(world: &World) -> Vec<(String, String)> {
     let (client, mut all) = (http::client(), Vec::new());
-    for route in world.routes() {
+    for route in world.names() {
         let mut cursor = String::new();
         loop {
             let path = format!("/v1/routes/{route}/messages?state=dead&payload=false&limit=1000{cursor}");

@@ -1,53 +1,68 @@
 //! The routes of a campaign, and the flows of their messages.
 
-use super::random::Random;
+use super::{random::Random, store::Shape};
 
 /// A route of the configuration.
 pub struct Route {
     pub name: &'static str,
     pub sink: &'static str,
-    /// Further settings, as YAML.
-    pub settings: &'static str,
-    needs_brokers: bool,
+    /// As YAML; empty without flows.
+    pub flow: &'static str,
+    needs: Needs,
 }
 
-const TWO: &str = "partitions: 2";
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Needs {
+    Nothing,
+    /// Keys of its own on the Redis of the queue, which a cluster does not permit.
+    OneServer,
+    Brokers,
+}
+
+/// Of a route without flows, at first.
+pub const PARTITIONS: u64 = 2;
 /// Retries included.
 pub const RATE: u64 = 10;
 pub const BURST: u64 = 3;
 pub const PARALLEL: usize = 3;
 
 const ROUTES: [Route; 12] = [
-    Route { name: "web", sink: "hook", settings: TWO, needs_brokers: false },
-    Route { name: "jobs", sink: "jobs", settings: TWO, needs_brokers: false },
-    Route { name: "ordered", sink: "hook", settings: "flow: { key: '{key}', ordered: true }", needs_brokers: false },
-    Route { name: "parallel", sink: "hook", settings: "flow: { parallel: 3 }", needs_brokers: false },
-    Route { name: "rate", sink: "hook", settings: "flow: { rate: 10/s, burst: 3 }", needs_brokers: false },
-    Route { name: "ticks", sink: "hook", settings: TWO, needs_brokers: false },
-    Route { name: "from-set", sink: "hook", settings: TWO, needs_brokers: false },
-    Route { name: "from-library", sink: "hook", settings: TWO, needs_brokers: false },
-    Route { name: "from-kafka", sink: "hook", settings: TWO, needs_brokers: true },
-    Route { name: "from-rabbitmq", sink: "hook", settings: TWO, needs_brokers: true },
-    Route { name: "topic", sink: "topic", settings: TWO, needs_brokers: true },
-    Route { name: "queue", sink: "queue", settings: TWO, needs_brokers: true },
+    Route { name: "web", sink: "hook", flow: "", needs: Needs::Nothing },
+    Route { name: "jobs", sink: "jobs", flow: "", needs: Needs::OneServer },
+    Route { name: "ordered", sink: "hook", flow: "{ key: '{key}', ordered: true }", needs: Needs::Nothing },
+    Route { name: "parallel", sink: "hook", flow: "{ parallel: 3 }", needs: Needs::Nothing },
+    Route { name: "rate", sink: "hook", flow: "{ rate: 10/s, burst: 3 }", needs: Needs::Nothing },
+    Route { name: "ticks", sink: "hook", flow: "", needs: Needs::Nothing },
+    Route { name: "from-set", sink: "hook", flow: "", needs: Needs::OneServer },
+    Route { name: "from-library", sink: "hook", flow: "", needs: Needs::OneServer },
+    Route { name: "from-kafka", sink: "hook", flow: "", needs: Needs::Brokers },
+    Route { name: "from-rabbitmq", sink: "hook", flow: "", needs: Needs::Brokers },
+    Route { name: "topic", sink: "topic", flow: "", needs: Needs::Brokers },
+    Route { name: "queue", sink: "queue", flow: "", needs: Needs::Brokers },
 ];
 /// Their messages wait for others, so that they are late without a fault.
 pub const WITH_FLOW: [&str; 3] = ["ordered", "parallel", "rate"];
 
-/// Those that do without brokers, or all.
-pub fn all(has_brokers: bool) -> impl Iterator<Item = &'static Route> {
-    ROUTES.iter().filter(move |route| has_brokers || !route.needs_brokers)
+impl Route {
+    pub fn has_source(&self) -> bool {
+        self.name.starts_with("from-")
+    }
+
+    /// Whether clients use it, and its messages wait for no others.
+    pub fn is_plain(&self) -> bool {
+        self.flow.is_empty() && self.name != "ticks" && !self.has_source()
+    }
 }
 
-/// Those that clients use, without flows.
-pub fn plain(has_brokers: bool) -> Vec<&'static str> {
-    let is_plain = |route: &&Route| route.settings == TWO && route.name != "ticks" && !route.name.starts_with("from-");
-    all(has_brokers).filter(is_plain).map(|route| route.name).collect()
-}
-
-/// Those of sources.
-pub fn of_sources(has_brokers: bool) -> Vec<&'static str> {
-    all(has_brokers).map(|route| route.name).filter(|name| name.starts_with("from-")).collect()
+/// Those that are possible.
+pub fn all(shape: Shape, has_brokers: bool) -> Vec<&'static Route> {
+    assert!(shape == Shape::Sentinels || has_brokers, "on a cluster the campaign needs Kafka and RabbitMQ");
+    let suits = |route: &&Route| match route.needs {
+        Needs::Nothing => true,
+        Needs::OneServer => shape == Shape::Sentinels,
+        Needs::Brokers => has_brokers,
+    };
+    ROUTES.iter().filter(suits).collect()
 }
 
 /// The flow of a message; `None` on a route without flows. The number of flows leaves each of them with messages that wait, and

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     clients::Clients,
+    clock,
     history::{Arrival, Reply},
     judge::{self, Observed, Verdict},
     oracle::MARGIN,
@@ -41,7 +42,7 @@ enum Missed {
     Skip,
 }
 
-/// A schedule, and the calls for it. Times are epoch milliseconds.
+/// A schedule, and the calls for it. Times are epoch milliseconds, those of occurrences and runs by the clock of Redis.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     name: String,
@@ -62,8 +63,9 @@ pub struct Schedule {
 
 /// Sets a schedule of each rule, and calls for them until they end, `length` from now.
 pub async fn live(clients: &Clients, length: Duration, mut random: Random) -> Vec<Schedule> {
-    let now = wall_clock();
-    let ends_at = (now + u64::try_from(length.as_millis()).expect("a short round")) / 1000 * 1000;
+    let began = wall_clock();
+    let end = began + u64::try_from(length.as_millis()).expect("a short round");
+    let ends_at = clock::at(end) / 1000 * 1000;
     let rules = [
         ("all", json!({ "every": "1s", "missed": { "all": 1000 } }), 1000, Missed::All),
         ("last", json!({ "every": "2s" }), 2000, Missed::Last),
@@ -85,7 +87,7 @@ pub async fn live(clients: &Clients, length: Duration, mut random: Random) -> Ve
         all.push(Schedule { name, every, missed, called, answered, ends_at, paused: None, runs, unknown_runs: 0 });
     }
     let until = |at: u64| sleep(Duration::from_millis(at.saturating_sub(wall_clock())));
-    let room = ends_at.saturating_sub(wall_clock());
+    let room = end.saturating_sub(wall_clock());
     // A run at once, while it waits and while it is paused.
     let mut times: Vec<u64> = (0..4).map(|_| wall_clock() + random.between(0, room)).collect();
     times.sort_unstable();
@@ -97,11 +99,13 @@ pub async fn live(clients: &Clients, length: Duration, mut random: Random) -> Ve
     until(times[2]).await;
     let called = wall_clock();
     let resumed = call(clients, Method::POST, &all[0].name, "/resume").await;
-    assert!(paused.is_some() && resumed.is_some(), "a schedule was neither paused nor resumed: {paused:?} {resumed:?}");
+    // With a step of the clock it can have ended before.
+    let is_done = (paused.is_some() && resumed.is_some()) || !clock::is_steady(began, u64::MAX);
+    assert!(is_done, "a schedule was neither paused nor resumed: {paused:?} {resumed:?}");
     all[0].paused = paused.map(|answered| [answered, called]);
     until(times[3]).await;
     run(clients, &mut all[2]).await;
-    until(ends_at).await;
+    until(end).await;
     all
 }
 
@@ -208,22 +212,24 @@ impl Found<'_> {
         let Schedule { called, ends_at, paused, .. } = *self.schedule;
         for (planned, arrivals) in &self.times {
             let Some(first) = arrivals.first() else { continue };
-            if *planned < called || *planned >= ends_at {
+            if *planned < clock::at(called) || *planned >= ends_at {
                 verdict.corrupt += 1;
                 self.breach(verdict, *planned, "is not an occurrence of the schedule");
             }
-            if first.at < *planned {
+            if clock::highest(called, first.at) < *planned {
                 verdict.early += 1;
                 self.breach(verdict, *planned, "early");
             }
             if let Some([paused, resumed]) = paused
-                && *planned > paused
+                && self.is_steady()
+                && *planned > clock::at(paused)
                 && (paused + CLAIMED..resumed).contains(&first.at)
             {
                 self.breach(verdict, *planned, &format!("left while the schedule was paused, {paused} to {resumed}"));
             }
-            let is_calm = !self.is_troubled(planned.saturating_sub(2 * LEASE), first.at);
-            if is_calm && first.at > planned + MAX_LATE {
+            let time = self.time(*planned);
+            let is_calm = !self.is_troubled(time.saturating_sub(2 * LEASE), first.at);
+            if is_calm && first.at > time + MAX_LATE {
                 self.breach(verdict, *planned, "late without a fault");
             }
             self.judge_each(verdict, *planned, arrivals);
@@ -252,16 +258,16 @@ impl Found<'_> {
     fn judge_missed(&self, verdict: &mut Verdict) {
         let Schedule { every, answered, ends_at, missed, .. } = *self.schedule;
         // One that is due right with the answer can belong to the time before.
-        let first = (answered / every + 1) * every;
+        let first = (clock::at(answered) / every + 1) * every;
         let mut planned = first;
         while planned < ends_at {
-            let is_last = planned + every >= ends_at;
+            let (is_last, time) = (planned + every >= ends_at, self.time(planned));
             if self.times.get(&planned).is_some_and(|arrivals| arrivals.iter().any(|arrival| is_delivered(arrival))) {
                 verdict.note("occurrences");
             } else if missed == Missed::All || (missed == Missed::Last && is_last) {
                 verdict.lost += 1;
                 self.breach(verdict, planned, "an occurrence is missing");
-            } else if self.is_troubled(planned.saturating_sub(2 * LEASE), planned + every + MARGIN) {
+            } else if self.is_troubled(time.saturating_sub(2 * LEASE), time + every + MARGIN) {
                 verdict.note("occurrences missed");
             } else {
                 verdict.lost += 1;
@@ -308,20 +314,31 @@ impl Found<'_> {
         }
     }
 
-    /// Whether a fault or a pause touches this time.
+    /// Whether the clock was not stepped in the round.
+    fn is_steady(&self) -> bool {
+        clock::is_steady(self.schedule.called, u64::MAX)
+    }
+
+    /// The time of the machine at a planned time, if the clock is steady.
+    fn time(&self, planned: u64) -> u64 {
+        let Schedule { called, .. } = *self.schedule;
+        planned + called - clock::at(called)
+    }
+
+    /// Whether a fault or a pause touches this time, or the clock was stepped.
     fn is_troubled(&self, from: u64, to: u64) -> bool {
-        self.observed.faults.iter().any(|fault| fault.overlaps(from, to))
+        self.observed.had(from, to, |_| true)
+            || !self.is_steady()
             || self.schedule.paused.is_some_and(|[paused, resumed]| paused <= to + MARGIN && from <= resumed + MARGIN)
     }
 
     fn breach(&self, verdict: &mut Verdict, planned: u64, what: &str) {
         let mut lines: Vec<(u64, String)> = Vec::new();
-        let near = 15_000;
+        let (near, time) = (15_000, self.time(planned));
         for (time, arrivals) in self.times.range(planned.saturating_sub(near)..planned + near) {
             lines.extend(arrivals.iter().map(|arrival| (arrival.at, format!("occurrence {time}: {arrival}"))));
         }
-        let faults =
-            self.observed.faults.iter().filter(|fault| fault.overlaps(planned.saturating_sub(near), planned + near));
+        let faults = self.observed.faults.iter().filter(|fault| fault.overlaps(time.saturating_sub(near), time + near));
         lines.extend(faults.map(|fault| (fault.began, format!("{fault:?}"))));
         lines.sort();
         let lines: Vec<_> = lines.into_iter().map(|(_, line)| format!("  {line}\n")).collect();

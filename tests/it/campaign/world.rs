@@ -1,25 +1,36 @@
 //! All processes of a campaign: three instances, a watched Redis, an endpoint.
 
-use std::{fs, time::Duration};
+use std::{
+    fs,
+    sync::{Arc, Mutex as StdMutex},
+    time::Duration,
+};
 
 use tokio::{sync::Mutex, time::Instant};
 
 use super::{
     Settings,
     brokers::Brokers,
+    clock::Clock,
+    configuration::{Age, Configuration},
     endpoint::Endpoint,
-    producers::{QUEUE, SET},
-    routes,
+    kinds::{KINDS, Kind},
+    network::Network,
+    routes::{self, Route},
+    store::{Shape, Store},
 };
 use crate::{
     program::eventually,
-    support::{RedisServer, http, punctual::Punctual, sentinels::WatchedRedis},
+    support::{
+        http,
+        proxy::Proxy,
+        punctual::{Punctual, Unread},
+    },
 };
 
 pub const INSTANCES: usize = 3;
 /// The list on the Redis of the queue.
 pub const KEY: &str = "campaign:jobs";
-pub const REPLICAS: usize = 2;
 /// A message in flight returns after this time, in milliseconds.
 pub const LEASE: u64 = 5000;
 /// Until all instances are ready again.
@@ -27,16 +38,27 @@ const READY: Duration = Duration::from_secs(30);
 
 pub struct World {
     pub instances: Vec<Mutex<Punctual>>,
+    /// The standard errors of the instances.
+    pub errors: Vec<Option<Arc<Unread>>>,
+    pub configurations: Vec<Configuration>,
     /// Addresses of the API, by instance.
     pub bases: Vec<String>,
-    pub redis: Mutex<WatchedRedis>,
+    pub redis: Mutex<Store>,
     /// Ports of the servers of Redis.
     pub ports: Vec<u16>,
+    /// Of the servers of Redis.
+    pub clock: Clock,
+    /// Between each instance and Redis.
+    pub networks: Vec<Network>,
     pub endpoint: Endpoint,
+    pub endpoint_path: Proxy,
     /// `None`: they are not installed.
     pub brokers: Option<Brokers>,
-    /// Held by the fault that decides how the endpoint behaves.
-    pub endpoint_turn: Mutex<()>,
+    pub routes: Vec<&'static Route>,
+    pub shape: Shape,
+    /// That have a message before a call is answered.
+    pub replicas: usize,
+    turns: [Mutex<()>; KINDS.len()],
 }
 
 /// Memory and open files of an instance.
@@ -48,33 +70,62 @@ pub struct Usage {
 
 impl World {
     pub async fn start(settings: &Settings) -> Self {
-        let (redis, endpoint) = (WatchedRedis::start(REPLICAS).await, Endpoint::start());
+        let clock = Clock::start();
+        let (redis, endpoint) = (Store::start(settings.shape, &clock).await, Endpoint::start());
+        let endpoint_path = Proxy::start(endpoint.port());
         let brokers = Brokers::start().await;
-        let configuration = configuration(&redis, &endpoint, brokers.as_ref());
-        let mut instances = Vec::new();
+        let routes = routes::all(settings.shape, brokers.is_some());
+        let replicas = if settings.is_durable { redis.replicas() } else { 0 };
+        let (mut networks, mut configurations, mut instances) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..INSTANCES {
-            instances.push(Punctual::start_program(settings.program.clone(), &configuration).await);
+            let address = match &redis {
+                Store::Sentinels(redis) => {
+                    networks.push(Network::start(redis));
+                    networks[networks.len() - 1].setting()
+                }
+                Store::Cluster(cluster) => cluster.setting(),
+            };
+            let configuration = Configuration {
+                redis: address,
+                replicas,
+                endpoint: endpoint_path.port(),
+                sinks: brokers.as_ref().map(Brokers::sinks).unwrap_or_default(),
+                sources: brokers.as_ref().map(Brokers::sources).unwrap_or_default(),
+                routes: routes.clone(),
+                partitions: StdMutex::default(),
+            };
+            let text = configuration.text(Age::Current);
+            instances.push(Punctual::start_program(settings.program.clone(), &text).await);
+            configurations.push(configuration);
         }
         Self {
             bases: instances.iter().map(|instance| instance.url("")).collect(),
+            errors: instances.iter().map(Punctual::unread).collect(),
             instances: instances.into_iter().map(Mutex::new).collect(),
-            ports: redis.servers.iter().map(RedisServer::port).collect(),
+            configurations,
+            ports: redis.ports(),
             redis: Mutex::new(redis),
+            clock,
+            networks,
             endpoint,
+            endpoint_path,
             brokers,
-            endpoint_turn: Mutex::default(),
+            routes,
+            shape: settings.shape,
+            replicas,
+            turns: std::array::from_fn(|_| Mutex::default()),
         }
+    }
+
+    /// Held by a fault that must not overlap with another one of its kind.
+    pub fn turn(&self, kind: Kind) -> &Mutex<()> {
+        let index = KINDS.iter().position(|(one, _)| *one == kind).expect("a kind");
+        &self.turns[index]
     }
 
     /// Waits until replicas follow the primary, and all instances are ready.
     pub async fn is_well(&self) {
-        let redis = self.redis.lock().await;
-        let primary = redis.master().await;
-        for (place, server) in redis.servers.iter().enumerate() {
-            if place != primary {
-                server.replicates().await;
-            }
-        }
+        self.redis.lock().await.is_well().await;
         let client = http::client();
         let deadline = Instant::now() + READY;
         for base in &self.bases {
@@ -87,14 +138,14 @@ impl World {
         }
     }
 
-    pub fn routes(&self) -> Vec<&'static str> {
-        routes::all(self.brokers.is_some()).map(|route| route.name).collect()
+    /// Names of the routes.
+    pub fn names(&self) -> Vec<&'static str> {
+        self.routes.iter().map(|route| route.name).collect()
     }
 
-    /// The port of the primary that the sentinels name.
-    pub async fn primary(&self) -> u16 {
-        let redis = self.redis.lock().await;
-        redis.servers[redis.master().await].port()
+    /// The port of the one primary.
+    pub async fn primary(&self) -> Option<u16> {
+        self.redis.lock().await.primary().await
     }
 
     pub async fn usage(&self) -> Vec<Usage> {
@@ -118,31 +169,4 @@ impl World {
         }
         all
     }
-}
-
-fn configuration(redis: &WatchedRedis, endpoint: &Endpoint, brokers: Option<&Brokers>) -> String {
-    let route = |route: &routes::Route| {
-        let routes::Route { name, sink, settings, .. } = route;
-        format!(
-            "  {name}: {{ sink: {sink}, {settings}, lease: {LEASE}ms, remember: {{ for: 1h }}, \
-             history: {{ for: 1h, max: 1000000 }}, \
-             retry: {{ max_attempts: 1000, initial: 100ms, max: 1s }} }}\n"
-        )
-    };
-    let head = format!(
-        "redis: {{ {}, timeout: 3s, durability: {{ replicas: {REPLICAS} }} }}\n\
-         server: {{ request_timeout: 4s }}\nmax_sleep: 5s\n\
-         sinks:\n  hook: {{ type: http, url: '{}', timeout: 2s }}\n  \
-         jobs: {{ type: redis_list, key: '{KEY}', format: envelope, timeout: 2s }}\n",
-        redis.setting(""),
-        endpoint.url(),
-    );
-    let sources = format!(
-        "  from-set: {{ type: sorted_set, key: '{SET}', unit: milliseconds, poll: 200ms, route: from-set }}\n  \
-         from-library: {{ type: delayqueue, name: {QUEUE}, hash_tag: false, poll: 200ms, route: from-library }}\n{}",
-        brokers.map(Brokers::sources).unwrap_or_default()
-    );
-    let sinks = brokers.map(Brokers::sinks).unwrap_or_default();
-    let routes: String = routes::all(brokers.is_some()).map(route).collect();
-    format!("{head}{sinks}sources:\n{sources}routes:\n{routes}")
 }

@@ -1,10 +1,12 @@
 use std::{
     fs::{self, File},
-    io::Write,
+    io::{PipeReader, Read, Write, pipe},
     net::SocketAddr,
     os::unix::net::UnixStream,
     path::PathBuf,
     process::{ExitStatus, Stdio},
+    sync::{Arc, Condvar, Mutex as StdMutex},
+    thread,
     time::Duration,
 };
 
@@ -38,7 +40,35 @@ pub struct Punctual {
     environment: Vec<(String, String)>,
     arguments: Vec<&'static str>,
     program: PathBuf,
+    /// `None`: it writes `punctual.log` itself.
+    unread: Option<Arc<Unread>>,
     child: Option<Child>,
+}
+
+/// Reads the standard error of the program into `punctual.log`, or leaves it unread.
+#[derive(Default)]
+pub struct Unread {
+    is_held: StdMutex<bool>,
+    changed: Condvar,
+}
+
+impl Unread {
+    pub fn hold(&self, is_held: bool) {
+        *self.is_held.lock().expect("no panic under this lock") = is_held;
+        self.changed.notify_all();
+    }
+
+    fn read(&self, mut from: PipeReader, mut to: File) {
+        let mut part = vec![0; 16 * 1024];
+        loop {
+            let held = self.is_held.lock().expect("no panic under this lock");
+            drop(self.changed.wait_while(held, |is_held| *is_held).expect("no panic under this lock"));
+            match from.read(&mut part) {
+                Ok(length) if length > 0 => to.write_all(&part[..length]).expect("written"),
+                _ => return,
+            }
+        }
+    }
 }
 
 /// How it ended by itself or by a signal.
@@ -62,10 +92,11 @@ impl Punctual {
         punctual
     }
 
-    /// Another build of the program, ready to serve.
+    /// Another build of the program, ready to serve. Its standard error is a pipe.
     pub async fn start_program(program: PathBuf, configuration: &str) -> Self {
         let mut punctual = Self::prepared(configuration, &[]);
         punctual.program = program;
+        punctual.unread = Some(Arc::default());
         punctual.run();
         punctual.ready().await;
         punctual
@@ -145,8 +176,14 @@ impl Punctual {
             port,
             arguments,
             program: env!("CARGO_BIN_EXE_punctual").into(),
+            unread: None,
             child: None,
         }
+    }
+
+    /// `None`: its standard error is a file.
+    pub fn unread(&self) -> Option<Arc<Unread>> {
+        self.unread.clone()
     }
 
     /// Another command of the program, beside it: in its directory and with its environment.
@@ -272,7 +309,14 @@ impl Punctual {
     fn run(&mut self) {
         let log = File::options().create(true).append(true).open(self.path("punctual.log")).expect("a log file");
         let mut command = Command::new(&self.program);
-        command.stdout(log.try_clone().expect("a second handle")).stderr(log);
+        command.stdout(log.try_clone().expect("a second handle"));
+        if let Some(unread) = self.unread.clone() {
+            let (reader, writer) = pipe().expect("a pipe");
+            command.stderr(writer);
+            thread::spawn(move || unread.read(reader, log));
+        } else {
+            command.stderr(log);
+        }
         self.run_as(command);
     }
 

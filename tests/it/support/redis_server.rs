@@ -19,6 +19,7 @@ pub struct RedisServer {
     directory: TempDir,
     port: Port,
     arguments: Vec<String>,
+    environment: Vec<(String, String)>,
     /// Files of its clients; empty where it is not encrypted.
     tls: TlsFiles,
     child: Option<Child>,
@@ -31,7 +32,12 @@ impl RedisServer {
 
     /// `arguments` as on redis-server's command line, e.g. `["--maxmemory", "10mb"]`.
     pub async fn start_with(arguments: &[&str]) -> Self {
-        Self::start_at(Port::reserve(), arguments, TlsFiles::default()).await
+        Self::start_at(Port::reserve(), arguments, &[], TlsFiles::default()).await
+    }
+
+    /// On this port, and with environment variables.
+    pub async fn start_on(port: Port, arguments: &[&str], environment: &[(String, String)]) -> Self {
+        Self::start_at(port, arguments, environment, TlsFiles::default()).await
     }
 
     /// Reached over TLS alone, with certificates of `authority` on both sides.
@@ -41,14 +47,15 @@ impl RedisServer {
         let settings: Vec<[String; 2]> =
             settings.into_iter().map(|(name, value)| [format!("--{name}"), value]).collect();
         let settings: Vec<&str> = settings.iter().flatten().map(String::as_str).collect();
-        Self::start_at(port, &[arguments, &settings].concat(), redis_tls::client_files(authority)).await
+        Self::start_at(port, &[arguments, &settings].concat(), &[], redis_tls::client_files(authority)).await
     }
 
-    async fn start_at(port: Port, arguments: &[&str], tls: TlsFiles) -> Self {
+    async fn start_at(port: Port, arguments: &[&str], environment: &[(String, String)], tls: TlsFiles) -> Self {
         let mut server = Self {
             directory: tempfile::tempdir().expect("a temporary directory"),
             port,
             arguments: arguments.iter().map(ToString::to_string).collect(),
+            environment: environment.to_vec(),
             tls,
             child: None,
         };
@@ -100,6 +107,7 @@ impl RedisServer {
             .arg("--dir")
             .arg(self.directory.path())
             .args(&self.arguments)
+            .envs(self.environment.iter().cloned())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()

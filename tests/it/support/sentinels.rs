@@ -9,7 +9,7 @@ use redis::{FromRedisValue, Value};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-use super::{Authority, RedisServer, port::Port, redis_tls, servers};
+use super::{Authority, RedisServer, port::Port, proxy::Proxy, redis_tls, servers};
 
 /// The name that the sentinels have for the master.
 pub const MASTER: &str = "orders";
@@ -26,6 +26,8 @@ const MAX_WAIT: Duration = Duration::from_secs(30);
 pub struct WatchedRedis {
     /// The first one began as master.
     pub servers: Vec<RedisServer>,
+    /// In front of each server, for its replicas and the sentinels; empty: they reach the servers themselves.
+    pub paths: Vec<Proxy>,
     sentinels: Vec<Sentinel>,
 }
 
@@ -39,6 +41,25 @@ impl WatchedRedis {
     /// All of them are reached over TLS alone, with certificates of `authority` on both sides.
     pub async fn start_encrypted(replicas: usize, authority: &Authority) -> Self {
         Self::begin(replicas, Some(authority)).await
+    }
+
+    /// Replicas and sentinels reach each server through a proxy, which also gives it its address. With more settings of the
+    /// servers, and environment variables.
+    pub async fn start_apart(replicas: usize, settings: &[&str], environment: &[(String, String)]) -> Self {
+        let (mut servers, mut paths) = (Vec::new(), Vec::<Proxy>::new());
+        for _ in 0..=replicas {
+            let port = Port::reserve();
+            let path = Proxy::start(port.number());
+            let announced = path.port().to_string();
+            let master = paths.first().map(|path| path.port().to_string());
+            let mut arguments = vec!["--repl-diskless-sync-delay", "0"];
+            arguments.extend(["--replica-announce-ip", "127.0.0.1", "--replica-announce-port", &announced]);
+            arguments.extend(master.iter().flat_map(|master| ["--replicaof", "127.0.0.1", master]));
+            arguments.extend(settings);
+            servers.push(RedisServer::start_on(port, &arguments, environment).await);
+            paths.push(path);
+        }
+        Self::watch(servers, paths, None).await
     }
 
     async fn begin(replicas: usize, authority: Option<&Authority>) -> Self {
@@ -55,8 +76,14 @@ impl WatchedRedis {
         for _ in 0..replicas {
             servers.push(server(&["--replicaof", "127.0.0.1", &master]).await);
         }
-        let sentinels = (0..Self::SENTINELS).map(|_| Sentinel::start(servers[0].port(), authority)).collect();
-        let watched = Self { servers, sentinels };
+        Self::watch(servers, Vec::new(), authority).await
+    }
+
+    async fn watch(servers: Vec<RedisServer>, paths: Vec<Proxy>, authority: Option<&Authority>) -> Self {
+        let replicas = servers.len() - 1;
+        let master = paths.first().map_or(servers[0].port(), Proxy::port);
+        let sentinels = (0..Self::SENTINELS).map(|_| Sentinel::start(master, authority)).collect();
+        let watched = Self { servers, paths, sentinels };
         watched
             .until("they know each other and all replicas", async |sentinel| {
                 let fields: Vec<String> = sentinel.ask(&["MASTER", MASTER]).await?;
@@ -79,16 +106,26 @@ impl WatchedRedis {
         format!("sentinel: {{ urls: [{}], master: {MASTER}{more} }}", urls.join(", "))
     }
 
+    /// Ports of the sentinels.
+    pub fn sentinel_ports(&self) -> Vec<u16> {
+        self.sentinels.iter().map(Sentinel::port).collect()
+    }
+
+    /// The port of the server at `place`, as sentinels and replicas know it.
+    pub fn announced(&self, place: usize) -> u16 {
+        self.paths.get(place).map_or(self.servers[place].port(), Proxy::port)
+    }
+
     /// The place in `servers` of the one that all sentinels name.
     pub async fn master(&self) -> usize {
         self.until("they agree", async |sentinel| sentinel.master().await).await;
         let port = self.sentinels[0].master().await.expect("it answers");
-        self.servers.iter().position(|server| server.port() == port).expect("one of the servers")
+        (0..self.servers.len()).find(|place| self.announced(*place) == port).expect("one of the servers")
     }
 
     /// Waits until the sentinels, all of them, name another server than that at `before`, and returns its place.
     pub async fn switched(&self, before: usize) -> usize {
-        let port = self.servers[before].port();
+        let port = self.announced(before);
         let other = async |sentinel: &Sentinel| sentinel.master().await.filter(|master| *master != port);
         self.until("they name another master", other).await;
         self.master().await

@@ -22,7 +22,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{DroppedReply, Mode};
+use super::{Direction, DroppedReply, Mode};
 
 /// Maximum number of bytes read at once.
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -127,6 +127,7 @@ impl Link {
                     continue;
                 }
             };
+            self.passes(Direction::ToServer).await;
             let Some(chunk) = chunk else { return };
             let Some(due) = self.due() else { continue };
             // A pattern may lie across two reads.
@@ -158,14 +159,22 @@ impl Link {
                 }
                 break;
             }
+            self.passes(Direction::ToClient).await;
             let Some(due) = self.due() else { continue };
             if line.send((due, chunk)).await.is_err() {
                 return;
             }
         }
+        self.passes(Direction::ToClient).await;
         if self.due().is_none() {
             client_left.notified().await;
         }
+    }
+
+    /// Waits until the direction is not held.
+    async fn passes(&self, direction: Direction) {
+        // The sender lives as long as the link.
+        let _ = self.shared.mode.subscribe().wait_for(|mode| !mode.holds(direction)).await;
     }
 
     /// When a chunk read now is to be written; `None` when it is swallowed.
@@ -176,7 +185,7 @@ impl Link {
                 self.silent.store(true, Ordering::SeqCst);
                 return None;
             }
-            Mode::Pass | Mode::Cut => Duration::ZERO,
+            Mode::Pass | Mode::Cut | Mode::Hold(_) => Duration::ZERO,
         };
         (!self.silent.load(Ordering::SeqCst)).then(|| Instant::now() + late)
     }

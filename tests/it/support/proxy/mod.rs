@@ -31,6 +31,22 @@ pub enum Mode {
     BlackHole,
     /// Each direction is late by this time; the throughput is not limited.
     Delay(Duration),
+    /// All packets of these directions are lost, and are repeated once the mode changes: what was sent comes late, also to a
+    /// server that the client has left.
+    Hold(Direction),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    ToServer,
+    ToClient,
+    Both,
+}
+
+impl Mode {
+    fn holds(self, direction: Direction) -> bool {
+        matches!(self, Self::Hold(held) if held == Direction::Both || held == direction)
+    }
 }
 
 /// The effect of a dropped reply on the client.

@@ -6,11 +6,11 @@ use redis::{AsyncCommands, AsyncConnectionConfig, RedisResult, aio::MultiplexedC
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
-    time::{Instant, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 use crate::support::{
-    proxy::{DroppedReply, Mode, Proxy},
+    proxy::{Direction, DroppedReply, Mode, Proxy},
     redis_server::RedisServer,
 };
 
@@ -143,4 +143,28 @@ async fn without_a_reply_the_request_is_done_and_the_connection_stays_open() {
     timeout(MAX_WAIT, dropped).await.expect("in time").expect("it happened");
     assert!(timeout(SILENCE, stream.read(&mut [0])).await.is_err(), "it stays open, and silent");
     assert_eq!(server.connection().await.get::<_, i64>("n").await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_held_direction_delivers_late_and_the_other_one_at_once() {
+    let server = RedisServer::start().await;
+    let proxy = Proxy::start(server.port());
+    let (mut stream, mut direct) = (dial(&proxy).await, server.connection().await);
+    let mut reply = [0; 5];
+    proxy.set(Mode::Hold(Direction::ToClient)).await;
+    stream.write_all(b"SET a 1\r\n").await.unwrap();
+    // It is executed, and the reply does not come.
+    while direct.get::<_, Option<String>>("a").await.unwrap().is_none() {}
+    assert!(timeout(SILENCE, stream.read_exact(&mut reply)).await.is_err());
+    proxy.set(Mode::Hold(Direction::ToServer)).await;
+    timeout(MAX_WAIT, stream.read_exact(&mut reply)).await.expect("in time").expect("the reply");
+    assert_eq!(&reply, b"+OK\r\n");
+    // It is executed late, although the client has left.
+    stream.write_all(b"SET b 1\r\n").await.unwrap();
+    drop(stream);
+    sleep(SILENCE).await;
+    assert_eq!(direct.get::<_, Option<String>>("b").await.unwrap(), None);
+    proxy.set(Mode::Pass).await;
+    let found = async { while direct.get::<_, Option<String>>("b").await.unwrap().is_none() {} };
+    timeout(MAX_WAIT, found).await.expect("it comes in the end");
 }

@@ -1,0 +1,135 @@
+//! The kinds of faults.
+
+use super::store::Shape;
+
+/// Kinds of faults, each with the mean time between two of them in milliseconds.
+pub const KINDS: [(Kind, u64); 23] = [
+    (Kind::Kill, 8000),
+    (Kind::Stop, 10_000),
+    (Kind::Terminate, 9000),
+    (Kind::RedisKill, 90_000),
+    (Kind::RedisFreeze, 110_000),
+    (Kind::FailOver, 100_000),
+    (Kind::Flush, 12_000),
+    (Kind::Clients, 12_000),
+    (Kind::Endpoint, 6000),
+    (Kind::Kafka, 60_000),
+    (Kind::RabbitMq, 40_000),
+    (Kind::Network, 10_000),
+    (Kind::EndpointNetwork, 15_000),
+    (Kind::RabbitMqNetwork, 20_000),
+    (Kind::CutOff, 100_000),
+    (Kind::Right, 15_000),
+    (Kind::Memory, 15_000),
+    (Kind::Clock, 20_000),
+    (Kind::Unread, 25_000),
+    (Kind::Older, 25_000),
+    (Kind::Exchange, 30_000),
+    (Kind::FullQueue, 30_000),
+    (Kind::Slots, 15_000),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Kill,
+    Stop,
+    Terminate,
+    RedisKill,
+    RedisFreeze,
+    FailOver,
+    Flush,
+    Clients,
+    Endpoint,
+    Kafka,
+    RabbitMq,
+    Network,
+    EndpointNetwork,
+    RabbitMqNetwork,
+    /// A primary without its replicas and sentinels.
+    CutOff,
+    Right,
+    Memory,
+    Clock,
+    /// The standard error of an instance is not read.
+    Unread,
+    /// An instance has an older configuration.
+    Older,
+    /// The exchange does not exist.
+    Exchange,
+    FullQueue,
+    /// A slot of a cluster moves.
+    Slots,
+}
+
+impl Kind {
+    /// As `--only` has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "kill",
+            Self::Stop => "stop",
+            Self::Terminate => "terminate",
+            Self::RedisKill => "redis-kill",
+            Self::RedisFreeze => "redis-freeze",
+            Self::FailOver => "fail-over",
+            Self::Flush => "script-flush",
+            Self::Clients => "client-kill",
+            Self::Endpoint => "endpoint",
+            Self::Kafka => "kafka",
+            Self::RabbitMq => "rabbitmq",
+            Self::Network => "network",
+            Self::EndpointNetwork => "endpoint-network",
+            Self::RabbitMqNetwork => "rabbitmq-network",
+            Self::CutOff => "cut-off",
+            Self::Right => "right",
+            Self::Memory => "memory",
+            Self::Clock => "clock",
+            Self::Unread => "unread",
+            Self::Older => "older",
+            Self::Exchange => "exchange",
+            Self::FullQueue => "queue-full",
+            Self::Slots => "slots",
+        }
+    }
+
+    /// Whether it can be caused in this Redis. A clock that steps, a network and a primary that is cut off need the proxies and the
+    /// clock of the other one.
+    pub fn suits(self, shape: Shape) -> bool {
+        match self {
+            Self::Network | Self::CutOff | Self::Clock => shape == Shape::Sentinels,
+            Self::Slots => shape == Shape::Cluster,
+            _ => true,
+        }
+    }
+
+    /// Whether a message of the route can arrive twice because of it. Without a name: of a route to the endpoint.
+    pub fn duplicates(self, route: &str) -> bool {
+        match self {
+            // A step of the clock forwards ends leases.
+            Self::Kill
+            | Self::Stop
+            | Self::Network
+            | Self::Right
+            | Self::Clock
+            | Self::RedisKill
+            | Self::RedisFreeze
+            | Self::FailOver
+            | Self::CutOff => true,
+            // It has stored what it did not confirm any more.
+            Self::Kafka => route == "topic",
+            Self::RabbitMq | Self::RabbitMqNetwork | Self::Exchange | Self::FullQueue => route == "queue",
+            Self::EndpointNetwork => !matches!(route, "jobs" | "topic" | "queue"),
+            _ => false,
+        }
+    }
+
+    /// Whether its second delivery comes after the lease of the first: that was sent, and could not be settled.
+    pub fn is_after_lease(self) -> bool {
+        matches!(self, Self::Kill | Self::Stop | Self::Network | Self::Right)
+    }
+
+    /// Whether a claim of the route that is no longer current can be sent because of it. A killed instance sends nothing, and
+    /// one that cannot use Redis knows when its leases end.
+    pub fn sends_late(self, route: &str) -> bool {
+        !matches!(self, Self::Kill | Self::Network | Self::Right) && self.duplicates(route)
+    }
+}

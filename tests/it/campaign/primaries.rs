@@ -1,0 +1,126 @@
+//! Faults that need a fail-over, or move a part of the queue: of the one primary, or of a primary of a cluster.
+
+use tokio::time::sleep;
+
+use super::{caused::Faults, kinds::Kind, nemesis::Planned, store::Store, world::World};
+use crate::support::{
+    RedisServer,
+    cluster::{ClusterRedis, FailOver},
+    proxy::{Direction, Mode},
+    sentinels::WatchedRedis,
+};
+
+pub async fn run(planned: &Planned, world: &World, faults: &Faults) {
+    let Ok(mut redis) = world.redis.try_lock() else { return };
+    match &mut *redis {
+        Store::Sentinels(redis) => to_primary(planned, redis, faults).await,
+        Store::Cluster(cluster) if planned.kind == Kind::Slots => move_slot(planned, world, cluster, faults).await,
+        Store::Cluster(cluster) => to_shard(planned, cluster, faults).await,
+    }
+}
+
+async fn to_primary(planned: &Planned, redis: &mut WatchedRedis, faults: &Faults) {
+    let old = redis.master().await;
+    let fault = faults.begin(planned.kind, format!("server {old} for {:?}", planned.lasts));
+    match planned.kind {
+        Kind::FailOver if !redis.try_fail_over().await => return faults.withdraw(fault),
+        Kind::RedisKill => {
+            let before = offset(&redis.servers[old]).await;
+            redis.servers[old].kill();
+            note(fault, before, redis, faults).await;
+            redis.switched(old).await;
+            sleep(planned.lasts).await;
+            redis.servers[old].restart().await;
+        }
+        Kind::RedisFreeze => {
+            redis.servers[old].freeze();
+            redis.switched(old).await;
+            sleep(planned.lasts).await;
+            redis.servers[old].resume();
+        }
+        // Clients reach it, replicas and sentinels do not.
+        Kind::CutOff => {
+            redis.paths[old].set(Mode::Hold(Direction::Both)).await;
+            redis.switched(old).await;
+            sleep(planned.lasts).await;
+            redis.paths[old].set(Mode::Pass).await;
+        }
+        _ => {
+            redis.switched(old).await;
+        }
+    }
+    faults.note(fault, &format!(", promoted server {}", redis.master().await));
+    // It follows the new primary before the next fault: two of three servers would not be enough.
+    redis.servers[old].replicates().await;
+    faults.end(fault);
+}
+
+/// Notes what each server has of the replication of a primary that was killed with `before`. It may have written since then.
+async fn note(fault: usize, before: Option<u64>, redis: &WatchedRedis, faults: &Faults) {
+    let mut offsets = Vec::new();
+    for server in &redis.servers {
+        offsets.push(if server.running().is_some() { offset(server).await } else { before });
+    }
+    faults.note(fault, &format!(", offsets {offsets:?}"));
+}
+
+/// `None`: it does not answer.
+async fn offset(server: &RedisServer) -> Option<u64> {
+    let info = server.replication().await?;
+    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    field("slave_repl_offset:").or_else(|| field("master_repl_offset:"))
+}
+
+async fn to_shard(planned: &Planned, cluster: &mut ClusterRedis, faults: &Faults) {
+    let mut random = planned.random.clone();
+    let slot = partition(planned, cluster).await;
+    let old = cluster.primary_of(slot).await;
+    let fault = faults.begin(planned.kind, format!("server {old} for {:?}", planned.lasts));
+    match planned.kind {
+        Kind::RedisKill => {
+            cluster.kill(old);
+            cluster.switched(slot, old).await;
+            sleep(planned.lasts).await;
+            cluster.restart(old).await;
+        }
+        Kind::RedisFreeze => {
+            cluster.freeze(old);
+            cluster.switched(slot, old).await;
+            sleep(planned.lasts).await;
+            cluster.resume(old);
+        }
+        _ => {
+            let how = if random.chance(50) { FailOver::Agreed } else { FailOver::Forced };
+            cluster.fail_over(cluster.replica_of(old).await, how).await;
+            cluster.switched(slot, old).await;
+        }
+    }
+    cluster.is_well().await;
+    faults.end(fault);
+}
+
+/// Moves the slot of a partition with its messages to another primary.
+async fn move_slot(planned: &Planned, world: &World, cluster: &ClusterRedis, faults: &Faults) {
+    // The connections of the move must last, and the new primary must have memory for it.
+    let (Ok(_clients), Ok(_memory)) = (world.turn(Kind::Clients).try_lock(), world.turn(Kind::Memory).try_lock())
+    else {
+        return;
+    };
+    let slot = partition(planned, cluster).await;
+    let (from, primaries) = (cluster.primary_of(slot).await, cluster.primaries().await);
+    let others: Vec<usize> = primaries.into_iter().filter(|place| *place != from).collect();
+    let to = planned.random.clone().pick(&others);
+    let fault = faults.begin(planned.kind, format!("slot {slot} from server {from} to {to}"));
+    cluster.move_slots(slot..=slot, to).await;
+    cluster.is_well().await;
+    faults.end(fault);
+}
+
+/// The slot of a partition of a route.
+async fn partition(planned: &Planned, cluster: &ClusterRedis) -> u16 {
+    let mut random = planned.random.clone();
+    let (route, count) =
+        random.pick(&[("web", 2), ("ticks", 2), ("topic", 2), ("queue", 2), ("ordered", 1), ("rate", 1)]);
+    let index = random.between(0, count - 1);
+    cluster.slot(&format!("{{punctual:{route}:{index}/{count}}}")).await
+}
