@@ -39,7 +39,8 @@ impl RedisStore {
             return self.purge_named(partition, Named { ids, before: None }, limit, dry_run, by).await;
         }
         let limit = if dry_run { limit } else { limit.min(MAX_BATCH as u64) };
-        self.purge_call(partition, limit, dry_run, by)?.arg("all").run(&self.servers).await
+        let call = self.purge_call(partition, limit, dry_run, by)?.arg("all");
+        self.run_purge(partition, call, dry_run).await
     }
 
     /// As `purge_pending`, for ids.
@@ -57,7 +58,17 @@ impl RedisStore {
         self.pull(partition, ids.iter()).await?;
         let limit = if dry_run { limit } else { limit.min(MAX_BATCH as u64) };
         let call = self.purge_call(partition, limit, dry_run, by)?.arg("ids").arg(bound(before));
-        ids.iter().fold(call, |call, id| call.arg(id.as_str())).run(&self.servers).await
+        let call = ids.iter().fold(call, |call, id| call.arg(id.as_str()));
+        self.run_purge(partition, call, dry_run).await
+    }
+
+    /// Waits for replicas, if durability requires it.
+    async fn run_purge(&self, partition: &Partition, call: Call, dry_run: bool) -> Result<(u64, u64), StoreError> {
+        let (reply, link): ((u64, u64), _) = self.writes.run(call).await?;
+        if !dry_run {
+            self.confirm(partition, link, reply.0 > 0).await?;
+        }
+        Ok(reply)
     }
 
     /// Begins a call of `lua/purge_pending.lua`; the selection must follow.
