@@ -70,7 +70,7 @@ fn judge_order(
         let before = placed[..index].iter().filter(|earlier| {
             (earlier.due < later.due || earlier.answered < later.called)
                 && clock::at(earlier.answered) <= left
-                && clock::is_steady(earlier.called.min(later.called), first)
+                && clock::is_steady(earlier.called.min(later.called), first.max(earlier.answered))
         });
         for earlier in before {
             verdict.note("ordered pairs");
