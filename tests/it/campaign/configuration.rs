@@ -41,26 +41,30 @@ impl Configuration {
     pub fn text(&self, age: Age) -> String {
         let Self { redis, replicas, endpoint, sinks, sources, routes, .. } = self;
         let has = |name: &str| routes.iter().any(|route| route.name == name);
-        let mut text = format!(
-            "redis: {{ {redis}, username: {USER}, password: secret, timeout: 3s{} }}\n\
-             server: {{ request_timeout: 4s }}\nmax_sleep: 5s\n\
-             sinks:\n  hook: {{ type: http, url: 'http://127.0.0.1:{endpoint}/due', timeout: 2s }}\n",
-            if *replicas == 0 { String::new() } else { format!(", durability: {{ replicas: {replicas} }}") }
-        );
-        if has("jobs") {
-            text += &format!("  jobs: {{ type: redis_list, key: '{KEY}', format: envelope, timeout: 2s }}\n");
-        }
-        text += &format!("{sinks}sources:\n");
-        if has("from-set") {
-            text += &format!(
+        let durability =
+            if *replicas == 0 { String::new() } else { format!(", durability: {{ replicas: {replicas} }}") };
+        let list = if has("jobs") {
+            format!("  jobs: {{ type: redis_list, key: '{KEY}', format: envelope, timeout: 2s }}\n")
+        } else {
+            String::new()
+        };
+        let sets = if has("from-set") {
+            format!(
                 "  from-set: {{ type: sorted_set, key: '{SET}', unit: milliseconds, poll: 200ms, route: from-set }}\n  \
                  from-library: {{ type: delayqueue, name: {QUEUE}, hash_tag: false, poll: 200ms, route: from-library }}\n"
-            );
-        }
-        text += &format!("{sources}routes:\n");
-        let last = routes.iter().rfind(|route| route.is_plain()).map(|route| route.name);
-        let is_there = |route: &&&Route| age != Age::WithoutRoute || Some(route.name) != last;
-        text + &routes.iter().filter(is_there).map(|route| self.of_route(route, age)).collect::<String>()
+            )
+        } else {
+            String::new()
+        };
+        let head = format!(
+            "redis: {{ {redis}, username: {USER}, password: secret, timeout: 3s{durability} }}\n\
+             server: {{ request_timeout: 4s }}\nmax_sleep: 5s\n\
+             sinks:\n  hook: {{ type: http, url: 'http://127.0.0.1:{endpoint}/due', timeout: 2s }}\n",
+        );
+        let newest = routes.iter().rfind(|route| route.is_plain()).map(|route| route.name);
+        let is_there = |route: &&&Route| age != Age::WithoutRoute || Some(route.name) != newest;
+        let routes: String = routes.iter().filter(is_there).map(|route| self.of_route(route, age)).collect();
+        format!("{head}{list}{sinks}sources:\n{sets}{sources}routes:\n{routes}")
     }
 
     fn of_route(&self, route: &Route, age: Age) -> String {

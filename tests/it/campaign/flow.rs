@@ -22,6 +22,8 @@ const WITH_REPEATED_CLAIM: u64 = 3300;
 struct Placed<'a> {
     id: &'a str,
     due: u64,
+    /// Its due time before it was delivered at once, which is permitted to the first of a flow alone.
+    place: u64,
     /// Its acceptance, or its last change, is between these times.
     called: u64,
     answered: u64,
@@ -68,9 +70,10 @@ fn judge_order(
         // One that is accepted later does not come before a message that has left.
         let left = later.due.max(clock::at(later.called));
         let before = placed[..index].iter().filter(|earlier| {
-            (earlier.due < later.due || earlier.answered < later.called)
+            let is_before = earlier.due < later.place || (earlier.due == later.due && earlier.answered < later.called);
+            is_before
                 && clock::at(earlier.answered) <= left
-                && clock::is_steady(earlier.called.min(later.called), first)
+                && clock::is_steady(earlier.called.min(later.called), first.max(earlier.answered))
         });
         for earlier in before {
             verdict.note("ordered pairs");
@@ -102,6 +105,11 @@ fn place<'a>(id: &'a str, life: &Life, arrivals: &[&Arrival]) -> Option<Placed<'
         .all(|call| call.operation == Operation::Schedule || !matches!(call.answer, Answer::Unknown(_)));
     let done = life.calls.iter().rfind(|call| matches!(call.answer, Answer::Done { .. }))?;
     let Answer::Done { due } = done.answer else { return None };
+    let place = life.calls.iter().fold(due, |place, call| match (&call.answer, call.operation) {
+        (Answer::Done { due }, Operation::DeliverNow) => place.min(*due),
+        (Answer::Done { due }, _) => *due,
+        _ => place,
+    });
     let is_redriven = life.calls.iter().any(|call| call.operation == Operation::Redrive);
     if !is_definite || is_redriven || done.operation == Operation::Cancel {
         return None;
@@ -116,7 +124,7 @@ fn place<'a>(id: &'a str, life: &Life, arrivals: &[&Arrival]) -> Option<Placed<'
         Reply::Open | Reply::Dropped => false,
     };
     let end = arrivals.iter().filter(is_end).filter_map(|arrival| arrival.ended).min();
-    Some(Placed { id, due, called, answered: done.answered, first, end, is_changed })
+    Some(Placed { id, due, place, called, answered: done.answered, first, end, is_changed })
 }
 
 /// Never more at the endpoint at once. A message counts until its lease ends, which a stopped instance does not notice.

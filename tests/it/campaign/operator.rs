@@ -73,7 +73,7 @@ pub async fn live(clients: &Clients, world: &World, number: u64, length: Duratio
     let at = Duration::from_millis(random.between(length / 4, length * 3 / 4));
     let (partitions, mut pausing) = (3 + number, random.fork());
     // A restart ends the counters of an instance. On a cluster the number cannot be changed.
-    let is_moved = number % 2 == 0 && world.shape == Shape::Sentinels;
+    let is_moved = number.is_multiple_of(2) && world.shape == Shape::Sentinels;
     let moving = async {
         sleep(at).await;
         if is_moved { Some(repartition(world, route, partitions).await) } else { None }
