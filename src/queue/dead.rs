@@ -44,7 +44,7 @@ impl Queue {
             }
             done.place = None;
         }
-        Ok(())
+        self.was_current(route).await
     }
 
     /// Dead messages by reason, the most frequent first. Counts as many as possible until `deadline`.

@@ -105,6 +105,19 @@ impl Queue {
         deadline: Instant,
         work: &mut GroupWork,
     ) -> Result<(), QueueError> {
+        self.change_members(route, group, action, cursor, deadline, work).await?;
+        self.was_current(route).await
+    }
+
+    async fn change_members(
+        &self,
+        route: &str,
+        group: &str,
+        action: GroupAction,
+        cursor: Option<&str>,
+        deadline: Instant,
+        work: &mut GroupWork,
+    ) -> Result<(), QueueError> {
         let store = self.store();
         if let GroupAction::Move(NewDue::At(due)) = action {
             check_due(due)?;

@@ -15,7 +15,7 @@ use crate::{
     spans::Spans,
     store::{
         Partition, StoreError,
-        redis::{MAX_BODIES_BYTES, RedisStore, RouteSettings},
+        redis::{MAX_BODIES_BYTES, RedisStore, RouteSettings, UNREGISTERED},
     },
     time::{Due, MAX_DELAY_MILLIS, UnixMillis},
 };
@@ -296,6 +296,20 @@ impl Queue {
     /// The obstacle, as text for a person.
     pub async fn ready(&self) -> Result<(), String> {
         self.registry.check().await.map_err(|error| error.to_string())
+    }
+
+    /// Refuses an answer about all messages of a route if other partitions have replaced those that were looked at: they
+    /// are empty.
+    pub(super) async fn was_current(&self, route: &str) -> Result<(), QueueError> {
+        let store = &self.store();
+        let check = async || {
+            if store.is_current(route).await? {
+                return Ok(());
+            }
+            let text = format!("route `{route}` has another number of partitions than here");
+            Err(StoreError::Unavailable { kind: UNREGISTERED, text })
+        };
+        Ok(self.registry.when_open(check).await?)
     }
 
     pub(super) fn route(&self, name: &str) -> Result<Arc<QueueRoute>, QueueError> {

@@ -52,6 +52,18 @@ impl Queue {
         bulk: &mut Bulk,
         refused: &mut Refused,
     ) -> Result<(), QueueError> {
+        self.change_selected(route, work, cursor, bulk, refused).await?;
+        self.was_current(route).await
+    }
+
+    async fn change_selected(
+        &self,
+        route: &str,
+        work: &PendingWork<'_>,
+        cursor: Option<&str>,
+        bulk: &mut Bulk,
+        refused: &mut Refused,
+    ) -> Result<(), QueueError> {
         let PendingWork { action, selection, before, limit, dry_run, deadline, by } = *work;
         if let PendingAction::Move(NewDue::At(due)) = action {
             check_due(due)?;

@@ -50,6 +50,17 @@ impl RedisStore {
         !answers.is_empty() && !answers.contains(&false)
     }
 
+    /// Whether the number of partitions of a route is still that of this store. All partitions of a number are closed in
+    /// one step, so one of them tells.
+    pub async fn is_current(&self, name: &str) -> Result<bool, StoreError> {
+        let StoreRoute { settings, keys, .. } = self.route(name)?;
+        let Some(keys) = keys.first() else { return Ok(true) };
+        let open: Option<String> = self.servers.run(&keys.route, redis::cmd("GET").arg(&keys.route)).await?;
+        // Behind the version.
+        let partitions = open.as_deref().and_then(|text| text.split(' ').nth(1));
+        Ok(partitions == Some(settings.partitions.to_string().as_str()))
+    }
+
     /// The JSON of each route; `None` unless all its partitions are open.
     async fn open_routes(&self) -> Result<Vec<Option<String>>, StoreError> {
         let routes_key = routes_key(&self.prefix);

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use futures::future::join_all;
 use punctual::{
     message::{Metadata, NewMessage, OnConflict, State},
-    queue::{Bulk, Purge, Queue},
+    queue::{Bulk, GroupAction, GroupWork, Purge, Queue},
     store::{
-        Cancelled, ClaimEnd, DeadAction, DeadWork, Expiry, Found, Lease, Partition, Rescheduled, ScheduleStatus,
-        Selection, Settled, Settlement, Spread, Store, StoreError,
+        Cancelled, ClaimEnd, DeadAction, DeadWork, Expiry, Filter, Found, Lease, Partition, PendingAction, PendingWork,
+        Rescheduled, ScheduleStatus, Selection, Settled, Settlement, Spread, Store, StoreError,
         memory::MemoryPartition,
         redis::{RedisStore, RegistrationError},
     },
@@ -249,6 +249,54 @@ async fn while_a_route_is_moved_each_call_finds_each_id_and_no_id_is_live_twice(
     let place = at.among(2, &id("later"));
     let (found, _) = bench.try_produce(&place, &message("later", OnConflict::Keep)).await.expect("taken");
     assert_eq!(found, "exists");
+}
+
+#[tokio::test]
+async fn an_instance_with_the_former_number_gives_no_answer_about_messages_that_were_moved() {
+    let bench = Bench::start().await;
+    let url = bench.server.url();
+    let queue = |store: RedisStore| Queue::new(Arc::new(store), &BTreeMap::new(), false);
+    let old = queue(store_of([(ROUTE, 1)], &url, MAX_PAYLOAD));
+    old.prepare().await.expect("it is known");
+    let metadata = Metadata { group: Some("g".into()), ..Metadata::default() };
+    let grouped = NewMessage { metadata, ..message("one", OnConflict::Keep) };
+    old.schedule(ROUTE, "api", vec![grouped]).await.expect("scheduled");
+    let store = store_of([(ROUTE, 2)], &url, MAX_PAYLOAD);
+    store.register().await.expect("it begins");
+    assert_eq!(move_all(&store).await, 1);
+
+    let mut work = GroupWork::default();
+    let cancelled = old.change_group(ROUTE, "g", GroupAction::Cancel, None, later(), &mut work).await;
+    let all = Selection::Where(Filter::default());
+    let pending = PendingWork {
+        action: PendingAction::Cancel,
+        selection: &all,
+        before: None,
+        limit: 10,
+        dry_run: false,
+        deadline: later(),
+        by: None,
+    };
+    let (mut bulk, mut refused) = (Bulk::default(), Vec::new());
+    let purged = old.change_pending(ROUTE, &pending, None, &mut bulk, &mut refused).await;
+    let dead = DeadWork {
+        action: DeadAction::Purge,
+        spread: Spread::default(),
+        selection: &all,
+        limit: 10,
+        dry_run: false,
+        deadline: later(),
+    };
+    let dead = old.act_on_dead(ROUTE, &dead, None, &mut bulk).await;
+    for answer in [cancelled, purged, dead] {
+        let text = answer.expect_err("it looked at other partitions").to_string();
+        assert!(text.contains("which replaced the 1 of this configuration"), "{text}");
+    }
+
+    let new = queue(store);
+    let mut work = GroupWork::default();
+    new.change_group(ROUTE, "g", GroupAction::Cancel, None, later(), &mut work).await.expect("done");
+    assert_eq!(work.count, 1);
 }
 
 #[tokio::test]
