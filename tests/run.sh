@@ -281,6 +281,11 @@ if [ "${1:-}" = --full ]; then
 else
     step test tests "$@"
 fi
+# Two minutes of the fault campaign, with a plan that is the same in every run: CI alone, which has the time.
+if [ "${CI:-}" = true ]; then
+    step campaign env PUNCTUAL_CAMPAIGN_PROGRAM="$PWD/target/debug/punctual" tests/campaign.sh --minutes 2 --seed 1 \
+        --only kill,terminate,stop,endpoint,script-flush,client-kill,memory,exchange,fail-over
+fi
 [ -x target/helm/helm ] || skip chart "helm is not installed; deploy/helm/check.sh does that"
 step doc env RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps
 finish
