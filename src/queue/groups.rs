@@ -105,19 +105,6 @@ impl Queue {
         deadline: Instant,
         work: &mut GroupWork,
     ) -> Result<(), QueueError> {
-        self.change_members(route, group, action, cursor, deadline, work).await?;
-        self.was_current(route).await
-    }
-
-    async fn change_members(
-        &self,
-        route: &str,
-        group: &str,
-        action: GroupAction,
-        cursor: Option<&str>,
-        deadline: Instant,
-        work: &mut GroupWork,
-    ) -> Result<(), QueueError> {
         let store = self.store();
         if let GroupAction::Move(NewDue::At(due)) = action {
             check_due(due)?;
@@ -133,7 +120,7 @@ impl Queue {
             loop {
                 if work.room() == 0 || Instant::now() >= deadline {
                     work.cursor = Some(encoded(partition, work.before, after.as_ref()));
-                    return Ok(());
+                    return self.was_current(route).await;
                 }
                 after = match action {
                     GroupAction::Cancel => self.cancel_some(partition, group, after.as_ref(), work).await?,
@@ -144,7 +131,7 @@ impl Queue {
                 }
             }
         }
-        Ok(())
+        self.was_current(route).await
     }
 
     /// Returns the last id that was looked at, if more can follow.

@@ -52,43 +52,34 @@ impl Queue {
         bulk: &mut Bulk,
         refused: &mut Refused,
     ) -> Result<(), QueueError> {
-        self.change_selected(route, work, cursor, bulk, refused).await?;
-        self.was_current(route).await
-    }
-
-    async fn change_selected(
-        &self,
-        route: &str,
-        work: &PendingWork<'_>,
-        cursor: Option<&str>,
-        bulk: &mut Bulk,
-        refused: &mut Refused,
-    ) -> Result<(), QueueError> {
         let PendingWork { action, selection, before, limit, dry_run, deadline, by } = *work;
         if let PendingAction::Move(NewDue::At(due)) = action {
             check_due(due)?;
         }
-        match (action, selection) {
+        let result = match (action, selection) {
             (PendingAction::Cancel, Selection::Ids { ids, .. }) => {
                 let purge = Purge { ids: Some(ids), before, limit, dry_run, by };
                 self.purge_pending(route, purge, deadline, bulk).await
             }
             (PendingAction::Move(due), Selection::Ids { ids, .. }) => {
                 bulk.before = before;
-                if !dry_run {
-                    return self.move_named(route, ids, due, work, bulk, refused).await;
+                if dry_run {
+                    if before.is_none() {
+                        bulk.before = Some(self.after_now(route).await?);
+                    }
+                    let purge = Purge { ids: Some(ids), before: bulk.before, limit, dry_run, by };
+                    self.purge_pending(route, purge, deadline, bulk).await
+                } else {
+                    self.move_named(route, ids, due, work, bulk, refused).await
                 }
-                if before.is_none() {
-                    bulk.before = Some(self.after_now(route).await?);
-                }
-                let purge = Purge { ids: Some(ids), before: bulk.before, limit, dry_run, by };
-                self.purge_pending(route, purge, deadline, bulk).await
             }
             (PendingAction::Cancel, Selection::Where(filter)) if *filter == Filter::default() && before.is_none() => {
                 self.purge_pending(route, Purge { ids: None, before: None, limit, dry_run, by }, deadline, bulk).await
             }
             (_, Selection::Where(filter)) => self.change_filtered(route, filter, work, cursor, bulk, refused).await,
-        }
+        };
+        result?;
+        self.was_current(route).await
     }
 
     /// A time that is not after the acceptance of any later message, by the clock of each server.

@@ -80,7 +80,7 @@ impl Queue {
             }
             done.place = None;
         }
-        Ok(())
+        self.was_current(route).await
     }
 
     async fn redirect_named(

@@ -54,7 +54,8 @@ impl RedisStore {
     /// one step, so one of them tells.
     pub async fn is_current(&self, name: &str) -> Result<bool, StoreError> {
         let StoreRoute { settings, keys, .. } = self.route(name)?;
-        let Some(keys) = keys.first() else { return Ok(true) };
+        // On a cluster it cannot change.
+        let Some(keys) = keys.first().filter(|_| self.servers.cluster().is_none()) else { return Ok(true) };
         let open: Option<String> = self.servers.run(&keys.route, redis::cmd("GET").arg(&keys.route)).await?;
         // Behind the version.
         let partitions = open.as_deref().and_then(|text| text.split(' ').nth(1));

@@ -53,7 +53,7 @@ async fn move_all(store: &RedisStore) -> u64 {
     }
 }
 
-/// What all partitions of `partitions` hold together, but for the claims.
+/// The content of all `partitions` together, without the claims.
 async fn held(bench: &mut Bench, partitions: u16) -> MemoryPartition {
     let mut all = MemoryPartition::default();
     for partition in Partition::all(&ROUTE.into(), partitions) {
@@ -224,7 +224,7 @@ async fn while_a_route_is_moved_each_call_finds_each_id_and_no_id_is_live_twice(
         .expect("done");
     assert_eq!(purged.count, 1);
 
-    // What is in flight ends where it was claimed; what its instance left there is recovered, then moved.
+    // A message in flight ends where it was claimed. One that its instance left there is recovered, then moved.
     let held_until = super::content::HELD_UNTIL - 1;
     let lease = |text: &str| Lease { id: id(text), token: punctual::store::Token(held_until), bytes: 0 };
     let ends =
@@ -256,7 +256,7 @@ async fn an_instance_with_the_former_number_gives_no_answer_about_messages_that_
     let bench = Bench::start().await;
     let url = bench.server.url();
     let queue = |store: RedisStore| Queue::new(Arc::new(store), &BTreeMap::new(), false);
-    let old = queue(store_of([(ROUTE, 1)], &url, MAX_PAYLOAD));
+    let old = queue(store_of([(ROUTE, 1), ("to", 1)], &url, MAX_PAYLOAD));
     old.prepare().await.expect("it is known");
     let metadata = Metadata { group: Some("g".into()), ..Metadata::default() };
     let grouped = NewMessage { metadata, ..message("one", OnConflict::Keep) };
@@ -279,7 +279,7 @@ async fn an_instance_with_the_former_number_gives_no_answer_about_messages_that_
     };
     let (mut bulk, mut refused) = (Bulk::default(), Vec::new());
     let purged = old.change_pending(ROUTE, &pending, None, &mut bulk, &mut refused).await;
-    let dead = DeadWork {
+    let deletion = DeadWork {
         action: DeadAction::Purge,
         spread: Spread::default(),
         selection: &all,
@@ -287,8 +287,10 @@ async fn an_instance_with_the_former_number_gives_no_answer_about_messages_that_
         dry_run: false,
         deadline: later(),
     };
-    let dead = old.act_on_dead(ROUTE, &dead, None, &mut bulk).await;
-    for answer in [cancelled, purged, dead] {
+    let dead = old.act_on_dead(ROUTE, &deletion, None, &mut bulk).await;
+    let redrive = DeadWork { action: DeadAction::Redrive(Expiry::Drop), ..deletion };
+    let redriven = old.redrive_to(ROUTE, "to", &redrive, None, &mut bulk, &mut Vec::new()).await;
+    for answer in [cancelled, purged, dead, redriven] {
         let text = answer.expect_err("it looked at other partitions").to_string();
         assert!(text.contains("which replaced the 1 of this configuration"), "{text}");
     }
