@@ -6,23 +6,13 @@ use std::{
 };
 
 /// Folders and files with comments or pages.
-const PLACES: [&str; 21] = [
+const PLACES: [&str; 11] = [
     "src",
     "migrate",
     "lua",
     "benches",
     "examples",
-    "tests/it/api",
-    "tests/it/console",
-    "tests/it/deploy",
-    "tests/it/documents",
-    "tests/it/program",
-    "tests/it/sinks",
-    "tests/it/sources",
-    "tests/it/support",
-    "tests/it/layers.rs",
-    "tests/it/main.rs",
-    "tests/it/words.rs",
+    "tests",
     "docs",
     "README.md",
     "CONTRIBUTING.md",

@@ -41,7 +41,7 @@ const PARTITIONS: i32 = 3;
 const PAUSE: Duration = Duration::from_millis(10);
 /// For one answer of RabbitMQ.
 const ANSWER: Duration = Duration::from_secs(3);
-/// Until the queue is read.
+/// Maximum time until the queue is read.
 const MAX_READ: Duration = Duration::from_secs(30);
 
 pub struct Brokers {

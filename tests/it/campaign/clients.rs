@@ -31,13 +31,13 @@ use crate::support::{http, receiver::wall_clock};
 const MAX_WAIT: Duration = Duration::from_secs(5);
 /// A connection that is kept longer counts as an open file of the instance.
 const IDLE: Duration = Duration::from_secs(3);
-/// Until a client gives up: the outcome of its call stays unknown.
+/// Maximum time until a client gives up: the outcome of its call stays unknown.
 const MAX_REPEAT: Duration = Duration::from_secs(25);
 /// Before a call is repeated.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Maximum delay of a message, in milliseconds.
 const MAX_DELAY: u64 = 6000;
-/// Maximum time after its first due time at which a message is changed, in milliseconds: it can be in flight then.
+/// Maximum time after its first due time at which a message is changed, in milliseconds: it can be in flight.
 const AFTER_DUE: u64 = 1500;
 /// Share of the groups, in percent.
 const GROUPS: u64 = 4;
@@ -54,7 +54,7 @@ pub struct Clients {
     sources: Vec<&'static str>,
     /// Whether `produce.lua` is used: not on a cluster.
     has_script: bool,
-    /// Of the servers of Redis.
+    /// Ports of the servers of Redis.
     ports: Vec<u16>,
     pub producers: Producers,
     /// Before each id.

@@ -21,15 +21,15 @@ pub enum Age {
 pub struct Configuration {
     /// The setting `redis.sentinel` or `redis.cluster`.
     pub redis: String,
-    /// That have a message before a call is answered.
+    /// Number of replicas that have a message before a call is answered.
     pub replicas: usize,
     /// The port of the endpoint.
     pub endpoint: u16,
-    /// Of the brokers.
+    /// The sinks of the brokers, as YAML.
     pub sinks: String,
     pub sources: String,
     pub routes: Vec<&'static Route>,
-    /// Of routes that have another number of partitions now, by name.
+    /// Numbers of partitions that were changed, by route.
     pub partitions: Mutex<BTreeMap<&'static str, u64>>,
 }
 

@@ -25,7 +25,7 @@ use crate::support::receiver::wall_clock;
 const MEMBERS: [u64; 2] = [2, 8];
 /// In milliseconds.
 const DELAYS: [u64; 2] = [1000, 6000];
-/// By which members are moved, in milliseconds.
+/// Time by which members are moved, in milliseconds.
 const SHIFT: u64 = 2000;
 const MAX_REPEAT: Duration = Duration::from_secs(25);
 const PAUSE: Duration = Duration::from_millis(200);
@@ -39,7 +39,7 @@ pub struct Change {
     members: Vec<String>,
     /// Members that the answer does not name: it only counts them.
     unnamed: Vec<String>,
-    /// Of those, by the answer.
+    /// The number of changed ones among those, by the answer.
     changed: u64,
     /// Epoch milliseconds: when the members were accepted, and when the change was asked for and answered.
     accepted: u64,

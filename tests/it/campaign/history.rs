@@ -12,7 +12,7 @@ pub enum Operation {
     Reschedule,
     DeliverNow,
     Cancel,
-    /// Of a dead letter.
+    /// A dead letter becomes pending again.
     Redrive,
 }
 

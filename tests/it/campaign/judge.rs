@@ -393,7 +393,7 @@ impl Found<'_> {
         verdict.breach(self.observed, self.id, what);
     }
 
-    /// Of a message that was scheduled by one call, which was answered.
+    /// Notes the lateness of a message that was scheduled by one call, which was answered.
     fn note_latest(&self, verdict: &mut Verdict, due: u64, at: u64) {
         let late = clock::at(at).saturating_sub(due);
         if late > verdict.latest.0 {

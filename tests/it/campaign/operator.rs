@@ -25,7 +25,7 @@ const PAUSES: usize = 3;
 const PAUSED: [u64; 2] = [4000, 7000];
 /// A claim from before a pause is sent within this time, in milliseconds.
 const CLAIMED: u64 = 3000;
-/// Until a call has a definite answer, and instances are ready.
+/// Maximum time until a call has a definite answer, and instances are ready.
 const MAX_REPEAT: Duration = Duration::from_secs(40);
 const REPEAT: Duration = Duration::from_millis(200);
 
@@ -41,7 +41,7 @@ pub struct Pause {
     ended: u64,
 }
 
-/// What an operator did in a round.
+/// The actions of an operator in a round.
 #[derive(Clone, Debug, Default)]
 pub struct Acts {
     pub pauses: Vec<Pause>,

@@ -104,7 +104,7 @@ impl Life {
         self.versions(u64::MAX)
     }
 
-    /// Calls of some operations that can be in force at `at`: made by then, and not replaced by a later one that was answered
+    /// Calls of some operations that can be in force at `at`: made until this time, and not replaced by a later one that was answered
     /// before.
     fn permitted(&self, at: u64, of: impl Fn(Operation) -> bool) -> impl Iterator<Item = &Call> {
         let counts = move |call: &Call| of(call.operation);

@@ -55,7 +55,7 @@ async fn to_primary(planned: &Planned, redis: &mut WatchedRedis, faults: &Faults
     faults.end(fault);
 }
 
-/// Notes what each server has of the replication of a primary that was killed with `before`. It may have written since then.
+/// Notes what each server has of the replication of a primary that was killed with `before`. It may have written after that.
 async fn note(fault: usize, before: Option<u64>, redis: &WatchedRedis, faults: &Faults) {
     let mut offsets = Vec::new();
     for server in &redis.servers {

@@ -29,10 +29,10 @@ pub const QUEUE: &str = "campaign";
 const FENCE: &str = "campaign:fence";
 /// For one answer of a system.
 const ANSWER: Duration = Duration::from_secs(5);
-/// Until replicas have a write, in milliseconds.
+/// Maximum time until replicas have a write, in milliseconds.
 const REPLICATED: u64 = 1000;
 
-/// What a producer knows of its message.
+/// The state of a message as its producer knows it.
 pub enum Known {
     Confirmed,
     /// It was not sent.
@@ -51,9 +51,9 @@ pub struct Input<'a> {
 pub struct Producers {
     kafka: Option<ThreadedProducer<Reports>>,
     rabbitmq: Option<Mutex<Publisher>>,
-    /// Of the servers of Redis.
+    /// Ports of the servers of Redis.
     ports: Vec<u16>,
-    /// That have a write before it is confirmed.
+    /// The number of replicas that have a write before it is confirmed.
     replicas: usize,
 }
 
@@ -156,7 +156,7 @@ pub fn is_refusal(error: &redis::RedisError) -> bool {
         .any(|word| text.contains(word))
 }
 
-/// One connection, whose channel has one message that is not confirmed.
+/// One connection. Its channel has one message that is not confirmed.
 struct Publisher {
     port: u16,
     link: Option<(Connection, Channel)>,

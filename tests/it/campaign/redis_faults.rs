@@ -11,7 +11,7 @@ use super::{caused::Faults, clock, kinds::Kind, nemesis::Planned, store::USER, w
 const REPEAT: Duration = Duration::from_millis(150);
 /// For one server.
 const ANSWER: Duration = Duration::from_millis(600);
-/// Until a server that is killed or frozen answers again.
+/// Maximum time until a server that is killed or frozen answers again.
 const MAX_DOWN: Duration = Duration::from_mins(1);
 /// One of them is taken away.
 const RIGHTS: [&str; 16] = [

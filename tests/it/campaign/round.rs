@@ -29,11 +29,11 @@ const LENGTH: Duration = Duration::from_secs(55);
 pub const MIN_LENGTH: Duration = Duration::from_secs(30);
 /// Clients that wait for an answer or for their time: calls of an outage do not stop the others.
 const MAX_LIVES: usize = 3000;
-/// Until the queue is empty, once all faults have ended and all clients are done: twice a lease, and the longest delays of the
+/// Maximum time until the queue is empty, once all faults have ended and all clients are done: twice a lease, and the longest delays of the
 /// scheduler.
 const MAX_DRAIN: Duration = Duration::from_mins(1);
 
-/// Until instances have closed connections that their clients have closed.
+/// Maximum time until instances have closed connections that their clients have closed.
 const CLOSED: Duration = Duration::from_secs(2);
 
 /// The result of a round.

@@ -19,7 +19,7 @@ enum Needs {
     Brokers,
 }
 
-/// Of a route without flows, at first.
+/// Partitions of a route without flows at the beginning.
 pub const PARTITIONS: u64 = 2;
 /// Retries included.
 pub const RATE: u64 = 10;
@@ -54,7 +54,7 @@ impl Route {
     }
 }
 
-/// Those that are possible.
+/// The routes that are possible.
 pub fn all(shape: Shape, has_brokers: bool) -> Vec<&'static Route> {
     assert!(shape == Shape::Sentinels || has_brokers, "on a cluster the campaign needs Kafka and RabbitMQ");
     let suits = |route: &&Route| match route.needs {

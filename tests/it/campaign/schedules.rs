@@ -26,7 +26,7 @@ use crate::support::receiver::wall_clock;
 
 /// The route of all of them.
 pub const ROUTE: &str = "ticks";
-/// Until a call has a definite answer, and until a schedule has ended after the faults.
+/// Maximum time until a call has a definite answer, and until a schedule has ended after the faults.
 const MAX_REPEAT: Duration = Duration::from_mins(1);
 const PAUSE: Duration = Duration::from_millis(200);
 /// A claim from before a pause is sent within this time, in milliseconds.

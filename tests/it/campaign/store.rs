@@ -5,7 +5,7 @@ use crate::support::{RedisServer, cluster::ClusterRedis, sentinels::WatchedRedis
 
 /// The user of the instances.
 pub const USER: &str = "punctual";
-/// Those of docs/redis.md, for all routes.
+/// The rights of docs/redis.md, for all routes.
 const RIGHTS: &str = "on >secret ~punctual:routes ~{punctual:* resetchannels &{punctual:* -@all +ping +select +info +eval \
     +evalsha +script|load +publish +subscribe +time +exists +get +set +del +unlink +hget +hgetall +hmget +hset +hdel +hlen \
     +hstrlen +hscan +zadd +zrem +zremrangebyrank +zremrangebyscore +zcard +zcount +zscore +zmscore +zrange +zrangebyscore \

@@ -33,7 +33,7 @@ pub const INSTANCES: usize = 3;
 pub const KEY: &str = "campaign:jobs";
 /// A message in flight returns after this time, in milliseconds.
 pub const LEASE: u64 = 5000;
-/// Until all instances are ready again.
+/// Maximum time until all instances are ready again.
 const READY: Duration = Duration::from_secs(30);
 
 pub struct World {
@@ -46,7 +46,7 @@ pub struct World {
     pub redis: Mutex<Store>,
     /// Ports of the servers of Redis.
     pub ports: Vec<u16>,
-    /// Of the servers of Redis.
+    /// The wall clock of the servers of Redis.
     pub clock: Clock,
     /// Between each instance and Redis.
     pub networks: Vec<Network>,
@@ -56,7 +56,7 @@ pub struct World {
     pub brokers: Option<Brokers>,
     pub routes: Vec<&'static Route>,
     pub shape: Shape,
-    /// That have a message before a call is answered.
+    /// Number of replicas that have a message before a call is answered.
     pub replicas: usize,
     turns: [Mutex<()>; KINDS.len()],
 }

@@ -272,7 +272,7 @@ async fn no_reply_is_larger_than_eight_mebibytes() {
                     .await
                     .expect("a list");
             } else {
-                // Of another route: everything stays pending.
+                // A claim from another route: everything stays pending.
                 let other = Partition { route: "three".into(), index: 0, count: 3 };
                 bench.store.claim(&other, everything()).await.expect("a claim");
             }
@@ -295,7 +295,7 @@ async fn no_reply_is_larger_than_eight_mebibytes() {
 
 #[tokio::test]
 async fn a_batch_in_place_of_large_messages_is_split_down_to_single_ones() {
-    // So many times 1 MiB wait; small ones replace them, or only ask for them.
+    // Messages of 1 MiB wait. Small ones replace them, or only ask for them.
     const LARGE: usize = 11;
     let mut bench = Bench::start().await;
     let large = batch(LARGE, MAX_PAYLOAD, OnConflict::Keep);

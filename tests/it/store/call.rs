@@ -17,7 +17,7 @@ pub const LISTS: [&str; 3] = ["list", "list-2", TAKEN];
 /// A list's key at which there is something else.
 pub const TAKEN: &str = "taken";
 
-/// An operation whose leases and numbers are named.
+/// An operation with its leases and numbers by name.
 pub enum Call {
     Plain(Box<Operation>),
     Claim(ClaimRequest),
@@ -34,7 +34,7 @@ impl Call {
     }
 }
 
-/// What Redis answered, and what it holds now.
+/// An answer of Redis, and its content after that.
 pub struct Reply {
     pub text: String,
     pub claim: Option<Claim>,
@@ -140,7 +140,7 @@ fn name_flow(route: &str, metadata: &mut Metadata) {
     }
 }
 
-/// What a source could not understand, with the reason.
+/// Messages that a source could not understand, each with the reason.
 pub fn with_errors(batch: &[NewMessage]) -> Vec<(NewMessage, String)> {
     batch.iter().map(|message| (message.clone(), "odd".to_owned())).collect()
 }

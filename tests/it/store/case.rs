@@ -38,7 +38,7 @@ const REFUSED: &str = "refused";
 pub struct Case<'a> {
     bench: &'a mut Bench,
     memory: BTreeMap<Partition, MemoryPartition>,
-    /// What the lists ought to hold.
+    /// The lists as they should be.
     lists: MemoryLists,
     /// All leases ever given.
     leases: HashMap<Partition, Vec<Given>>,
@@ -86,7 +86,7 @@ impl<'a> Case<'a> {
         self.check_keys().await;
     }
 
-    /// What the partition holds afterwards, and what a claim answered.
+    /// Returns the content of the partition afterwards, and the answer of a claim.
     async fn step(
         &mut self,
         Step { partition, operation, full, .. }: &Step,
@@ -440,11 +440,11 @@ impl Operation {
 
     /// Whether doing it again at once leaves everything as it is, times included; `claim` is what it answered if it is one.
     fn is_idempotent(&self, settings: PartitionSettings, claim: Option<&Claim>) -> bool {
-        // What was remembered a moment ago may be forgotten now.
+        // An id that was remembered a moment ago may be forgotten now.
         let stays = settings.keep > FAR / 2;
         let fixed = |message: &NewMessage| stays && message.on_conflict == OnConflict::Keep;
         match self {
-            // Of several, one may be of a log made anew, and the other no longer old then.
+            // One of several records may be of a log that was made anew, and another one no longer old because of it.
             Operation::Schedule(batch) if batch.len() == 1 && batch[0].record.is_some() => true,
             Operation::Schedule(batch) => batch.iter().all(fixed),
             Operation::Produce(message) => fixed(message),

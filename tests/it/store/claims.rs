@@ -21,7 +21,7 @@ use crate::support::{
     proxy::{DroppedReply, Proxy},
 };
 
-/// So many suspects stand in front.
+/// Number of suspects before the other messages.
 const SUSPECTS: usize = 1000;
 const DAY: u64 = 86_400_000_000;
 

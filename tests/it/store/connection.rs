@@ -28,7 +28,7 @@ use crate::support::{
 };
 
 const TIMEOUT: Duration = Duration::from_millis(500);
-/// What a busy machine may add.
+/// Additional time on a busy machine.
 const SLACK: Duration = Duration::from_millis(400);
 
 fn connection(url: &str, timeout: Duration) -> Connection {

@@ -1,4 +1,4 @@
-//! What the partition holds when a scene begins.
+//! The content of the partition when a scene begins.
 
 use bytes::Bytes;
 use punctual::{
@@ -22,7 +22,7 @@ pub const EXPIRED: u64 = 2_000_000;
 pub const HOLDER: u64 = 1;
 pub const LATE: u64 = 2;
 pub const FORGOTTEN: u64 = 3;
-/// Dead and pending since then, in milliseconds: long ago.
+/// Dead and pending since this time, in milliseconds: long ago.
 pub const LONG_AGO: u64 = 1000;
 
 /// Where `rows` are those of a route with flows: a message is parked in each of two flows. Messages in flight keep the

@@ -164,7 +164,7 @@ async fn a_wait_for_replicas_is_shared_and_holds_up_no_claim() {
     let confirmed_after = started.elapsed();
     println!("durability: claimed after {claimed_after:?}, 20 calls answered after {confirmed_after:?}");
     assert!(claimed_after < WAIT / 2, "{claimed_after:?}");
-    // One wait for the first, one for those that came meanwhile, one for what those held up.
+    // One wait for the first call, one for those during it, one for the calls that those held up.
     assert!(confirmed_after < 4 * WAIT, "{confirmed_after:?}");
 }
 

@@ -1,4 +1,4 @@
-//! What other programs keep beside the queue in the scenes: something to move, and something to pass by.
+//! Keys of other programs beside the queue in the scenes: something to move, and something to pass by.
 
 use bytes::Bytes;
 use punctual::{
@@ -11,7 +11,7 @@ use super::{bench::id, scene::SOURCE};
 
 /// Bytes.
 pub const MAX_PAYLOAD: usize = 40;
-/// Due then, in seconds: not in the time of these tests.
+/// A due time in seconds, after the end of these tests.
 const FAR: f64 = 5_000_000_000.0;
 
 pub fn place(scene: &str) -> ExternalPlace {

@@ -1,4 +1,4 @@
-//! What is not moved out of other programs' keys as it is: into a partition that is closed, or because of its size or type.
+//! Members of other programs' keys that are not moved as they are: into a partition that is closed, or because of its size or type.
 
 use bytes::Bytes;
 use punctual::{

@@ -92,7 +92,7 @@ async fn a_field_is_text_when_it_is_utf8_and_nothing_else() {
         for (n, value) in part.iter().enumerate() {
             let payload = message(&rows, &format!("task:{n}")).payload;
             let found: BTreeMap<String, String> = serde_json::from_slice(&payload).expect("JSON");
-            // What is no text stands there byte by byte.
+            // A value that is not text is shown byte by byte.
             let (verdict, text) = match std::str::from_utf8(value) {
                 Ok(text) => (Taken, text.to_owned()),
                 Err(_) => (Invalid, value.iter().copied().map(char::from).collect()),

@@ -15,7 +15,7 @@ use super::{
     scene::{LISTS, NEW, ROUTE, SCENES, claim, partition, split},
 };
 
-/// What needs memory, and may wait until there is some.
+/// Scenes that need memory, and can wait until there is some.
 const GROWING: [&str; 21] = [
     "edit",
     "edit without change",
@@ -39,7 +39,7 @@ const GROWING: [&str; 21] = [
     "take hashes",
     "take members",
 ];
-/// What changes nothing.
+/// Scenes that change nothing.
 const READING: [&str; 24] = [
     "edit in the outbox",
     "edit without change",
@@ -186,7 +186,7 @@ const UNTOUCHED: [(&str, &str); 113] = [
 const FLOW_KEYS: [&str; 6] = ["flows", "waiting", "flights", "gates", "slots", "rules"];
 /// `P:routes`.
 const ROUTES_KEY: &str = "p:routes";
-/// A refusal is no timeout.
+/// A refusal is not a timeout.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// A command on another key would be denied before the memory is looked at.
@@ -231,7 +231,7 @@ async fn at_maxmemory_scheduling_is_refused_cleanly_and_everything_else_goes_on(
             assert_eq!(unchanged, READING.contains(&split(scene).0), "{scene}");
         }
     }
-    // An instance starts: what it wants to register stands already.
+    // An instance starts: all that it registers is there already.
     bench.maxmemory(0).await;
     bench.set("get").await;
     bench.maxmemory(1).await;
@@ -263,7 +263,7 @@ async fn a_value_of_another_type_at_a_key_is_reported_and_nothing_changes() {
         } else {
             call.keys
         };
-        // What is at a list's key is that list's trouble alone: see below.
+        // A wrong type at the key of a list affects that list alone: see below.
         for key in keys.into_iter().filter(|key| !LISTS.contains(&&**key) && !is_content(key)) {
             bench.set(scene).await;
             bench.put_wrong_type(&key).await;

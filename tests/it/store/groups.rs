@@ -22,7 +22,7 @@ const COSTS: &str = "string.find(key, '}:group', 1, true) and command ~= 'EXISTS
 async fn without_groups_no_script_runs_a_command_for_them() {
     let mut bench = Bench::start().await;
     for (scene, script) in SCENES.iter().filter(|(scene, _)| split(scene).1 != "groups") {
-        // A group is named, or the command stands for two that are not needed.
+        // A group is named, or the command replaces two that are not needed.
         if split(scene).0.contains("group") || scene.starts_with("produce in place") {
             continue;
         }

@@ -55,11 +55,11 @@ fn keys_in_header(script: &str) -> String {
     line.split(';').next().unwrap_or_default().to_owned()
 }
 
-/// What `[flow]` stands for.
+/// The names that `[flow]` replaces.
 const FLOW_KEYS: [&str; 6] = ["flows", "waiting", "flights", "gates", "slots", "rules"];
 
-/// The lists of `count` names that a header allows. `[name]` can be absent. `list...` stands for
-/// one or more lists, `(pending unack)...` for one or more of such groups.
+/// The lists of `count` names that a header allows. `[name]` can be absent. `list...` means
+/// one or more lists, `(pending unack)...` one or more of such groups.
 fn possible(header: &str, count: usize) -> Vec<Vec<&str>> {
     let mut rest = header;
     let mut found: Vec<Vec<&str>> = vec![Vec::new()];

@@ -1,4 +1,4 @@
-//! What a random sequence is made of.
+//! The operations of a random sequence.
 
 use std::time::Duration;
 
@@ -100,19 +100,19 @@ pub enum Operation {
     Reschedule(MessageId, NewDue, Option<String>),
     /// The pending messages of a group after an id, and how many are looked at.
     CancelGroup(String, Option<MessageId>, usize),
-    /// Most, and whether only to count.
+    /// Maximum number, and whether only to count.
     Dead(DeadAction, Spread, Selection, u64, bool),
     Edit(MessageId, Edit),
-    /// Most, and whether only to count.
+    /// Maximum number, and whether only to count.
     PurgePending(Option<Vec<MessageId>>, u64, bool),
-    /// To so many dead ones.
+    /// The number of dead letters that stay.
     Evict(u64),
     /// Takes what is in the outbox, and ends its turn or not.
     Forward(Option<Turn>),
     Pause,
     Resume,
     Define(Defining),
-    /// Everything that only looks; pages of so many.
+    /// All operations that only read, with this size of a page.
     Look(usize),
 }
 
@@ -122,7 +122,7 @@ pub enum Number {
     Next,
     /// The last one: its reply was lost.
     Last,
-    /// So many before the last one: that request was overtaken.
+    /// The distance before the last one: that request was overtaken.
     Earlier(u64),
 }
 
@@ -133,7 +133,7 @@ pub enum Ending {
     /// The last time holds its flow.
     Retry(Duration, Option<Duration>),
     Bury(DeadReason),
-    /// What follows an occurrence: the number of its definition, the due time, and how many were missed. `Ack` for a
+    /// The plan after an occurrence: the number of its definition, the due time, and how many were missed. `Ack` for a
     /// message of a user.
     Plan(u8, Option<u64>, u64),
     Release,
@@ -163,7 +163,7 @@ pub fn revision(number: u8) -> String {
 /// A lease out of all that were ever given: current, settled, expired, or not even that.
 #[derive(Clone, Copy, Debug)]
 pub struct Pick {
-    /// So many before the last one given.
+    /// The distance before the last one that was given.
     pub back: usize,
     pub forged: bool,
     /// Where to, if it is transferred.
@@ -190,7 +190,7 @@ pub fn partitions() -> Vec<Partition> {
     ROUTES.into_iter().flat_map(|(route, count)| Partition::all(&route.into(), count).collect::<Vec<_>>()).collect()
 }
 
-/// What the route's settings mean for one of its partitions.
+/// The settings of a partition, from those of its route.
 pub fn settings(partition: &Partition) -> PartitionSettings {
     let count = ROUTES.iter().find(|(route, _)| **route == *partition.route).expect("one of ours").1;
     let RouteLimits { messages, bytes, delay } = limits(&partition.route);
@@ -296,7 +296,7 @@ fn defining(id: MessageId) -> impl Strategy<Value = Defining> {
     ];
     let set =
         (0..3_u8, option::weighted(0.6, 0..3_u8), owner(), next).prop_map(move |(number, replaces, owner, next)| {
-            // The same revision has the same content.
+            // A revision has one content.
             let recurring = Recurring { revision: revision(number), rule: Rule::default(), expires_after: None };
             let flow = ["", "a", "a:b"][usize::from(number)];
             let flow = Some(flow.to_owned()).filter(|flow| !flow.is_empty());

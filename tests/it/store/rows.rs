@@ -1,4 +1,4 @@
-//! What one partition holds, read from Redis in one go, or written to it.
+//! The content of one partition, read from Redis in one step, or written to it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -25,7 +25,7 @@ pub fn key(partition: &Partition, name: &str) -> String {
     format!("{{{PREFIX}:{partition}}}:{name}")
 }
 
-/// What a partition holds.
+/// Reads the content of a partition.
 pub async fn read(connection: &mut MultiplexedConnection, partition: &Partition) -> MemoryPartition {
     let mut pipe = redis::pipe();
     for set in ["pending", "unack", "dead", "remembered"] {

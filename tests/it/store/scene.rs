@@ -494,7 +494,7 @@ fn to_produce(scene: &str, waiting: &str) -> NewMessage {
     }
 }
 
-/// In scenes about groups, a message of one: whose id has an odd length keeps none.
+/// In scenes about groups, a message of one. An id of odd length keeps none.
 fn grouped(kind: &str, mut message: NewMessage) -> NewMessage {
     if kind == "groups" && message.id.as_str().len().is_multiple_of(2) {
         message.metadata.group = Some("new".to_owned());

@@ -150,7 +150,7 @@ pub const SCENES: [(&str, &str); 146] = [
     ("move a message of a group, groups", "reschedule"),
 ];
 
-/// What a scene does, and on which kind of route: "flows", "ordered", "groups" or nothing.
+/// The action of a scene, and the kind of its route: "flows", "ordered", "groups" or nothing.
 pub fn split(scene: &str) -> (&str, &str) {
     scene.split_once(", ").unwrap_or((scene, ""))
 }

@@ -1,4 +1,4 @@
-//! What scenes do with schedules: `tick@` waits, `flying@` and `gone@` are in flight, `gone@` was deleted meanwhile.
+//! Schedules in the scenes: `tick@` waits, `flying@` and `gone@` are in flight, and `gone@` was deleted during that.
 
 use bytes::Bytes;
 use punctual::{

@@ -1,4 +1,4 @@
-//! What waits for its turn in the process while Redis does not answer.
+//! Calls that wait for their turn in the process while Redis does not answer.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -15,9 +15,9 @@ use punctual::{
 
 use crate::support::RedisServer;
 
-/// Of the store's calls.
+/// Timeout of the store's calls.
 const TIMEOUT: Duration = Duration::from_millis(500);
-/// Redis answers nothing for so long: two rounds of calls are over by then, and a third one is under way.
+/// Time without an answer of Redis: two rounds of calls are over at its end, and a third one is under way.
 const PAUSE: Duration = Duration::from_millis(1250);
 /// More than are gathered: each call of the handle is a call of the script.
 const MESSAGES: usize = 300;

@@ -57,7 +57,7 @@ async fn a_scene_publishes_exactly_when_the_head_becomes_earlier() {
             bench.act(scene).await.unwrap_or_else(|error| panic!("{scene}: {error}"));
             let after = if has_flows { bench.rows(&partition()).await.next_look() } else { None };
             let mut received = Vec::new();
-            // What was published before arrives before the answer.
+            // Messages that were published before arrive before the answer.
             let () = commands.ping().await.expect("the subscription answers");
             while let Ok(Some(message)) = timeout(Duration::ZERO, messages.next()).await {
                 received.push(message.get_channel_name().to_owned());

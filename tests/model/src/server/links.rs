@@ -49,7 +49,7 @@ pub struct Links {
     made: AtomicU64,
 }
 
-/// What becomes of one command.
+/// The fate of one command.
 enum Fate {
     Lost,
     Unanswered,
@@ -195,7 +195,7 @@ impl Links {
         }
     }
 
-    /// What becomes of a command, and which command of a script fails, as a share of its commands.
+    /// Draws the fate of a command, and the command of a script that fails, as a share of its commands.
     fn fate(&self) -> (Fate, Option<f64>) {
         let faults = *self.faults.lock();
         let mut rng = self.rng.lock();
