@@ -3,6 +3,7 @@
 //! operations.
 
 mod claim;
+mod dead;
 mod definition;
 mod edit;
 mod ends;

@@ -20,9 +20,10 @@ use punctual::{
 use redis::Value;
 
 use super::{
+    arguments::all_dead,
     bench::{Bench, MAX_PAYLOAD, id, later},
     rows::{PREFIX, key},
-    scene::{ROUTE, all_dead, partition, whole_page},
+    scene::{ROUTE, partition, whole_page},
 };
 
 use crate::support::{all, claim_request, noise};

@@ -12,9 +12,10 @@ use punctual::{
 };
 
 use super::{
+    arguments::claim,
     bench::{Bench, MAX_PAYLOAD, id, store},
     rows::key,
-    scene::{NEW, claim, partition},
+    scene::{NEW, partition},
 };
 use crate::support::{
     all,

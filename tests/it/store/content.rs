@@ -10,7 +10,7 @@ use punctual::{
     time::UnixMillis,
 };
 
-use super::scene::record;
+use super::arguments::record;
 
 /// No lease of the scenes ends before it, in microseconds: the year 2242.
 pub const HELD_UNTIL: u64 = 1 << 53;

@@ -10,9 +10,10 @@ use punctual::{
 use tokio::time::Instant;
 
 use super::{
+    arguments::claim,
     bench::{Bench, MAX_PAYLOAD, id, later, store},
     rows::key,
-    scene::{LISTS, NEW, ROUTE, SCENES, claim, partition, split},
+    scene::{LISTS, NEW, ROUTE, SCENES, partition, split},
 };
 
 /// Scenes that need memory, and can wait until there is some.

@@ -10,11 +10,12 @@ use punctual::{
 };
 
 use super::{
+    arguments::claim,
     bench::{Bench, id},
     content::LONG_AGO,
     operation::flow,
     rows::key,
-    scene::{NEW, claim, partition},
+    scene::{NEW, partition},
 };
 
 #[tokio::test]

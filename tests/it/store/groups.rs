@@ -10,9 +10,10 @@ use punctual::{
 };
 
 use super::{
+    arguments::claim,
     bench::{Bench, id, later},
     operation::{FAR, ROUTES, ids},
-    scene::{NEW, ROUTE, SCENES, claim, partition, split},
+    scene::{NEW, ROUTE, SCENES, partition, split},
 };
 
 /// A command on a group key that is not free.

@@ -13,11 +13,12 @@ use punctual::{
 };
 
 use super::{
+    arguments::claim,
     bench::{Bench, MAX_PAYLOAD, id, later},
     content::FAR_AHEAD,
     operation::FAR,
     rows::{PREFIX, key},
-    scene::{NEW, SCENES, claim},
+    scene::{NEW, SCENES},
 };
 
 const ROUTE: &str = "kept";

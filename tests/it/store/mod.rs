@@ -1,5 +1,6 @@
 //! The store against a real Redis: each script does what the in-memory store does, or nothing.
 
+mod arguments;
 mod bench;
 mod bounds;
 mod call;
