@@ -2,39 +2,22 @@
 
 use std::collections::HashMap;
 
-use serde_json::Value;
-
 use super::{
     clock,
     history::{Answer, Operation},
     judge::{Observed, Verdict},
     oracle::{Life, Owed},
-    world::World,
+    world::{World, text_of},
 };
-use crate::support::http;
 
 /// Outcomes of each id on a route, the latest first.
 pub type Ends = HashMap<String, Vec<String>>;
 
 /// Reads ends of the routes since this time, in epoch milliseconds.
 pub async fn read(world: &World, since: u64) -> Ends {
-    let (client, mut all) = (http::client(), Ends::new());
-    let since = clock::lowest(since);
-    for route in world.names() {
-        let mut cursor = String::new();
-        loop {
-            let path = format!("/v1/routes/{route}/messages?state=ended&limit=1000&since={since}{cursor}");
-            let answer = client.get(format!("{}{path}", world.bases[0])).send().await.expect("it is well");
-            let page: Value = serde_json::from_str(&answer.text().await.expect("a page")).expect("JSON");
-            for end in page["messages"].as_array().unwrap_or_else(|| panic!("{path}: {page}")) {
-                let text = |name: &str| end[name].as_str().unwrap_or_default().to_owned();
-                all.entry(text("id")).or_default().push(text("outcome"));
-            }
-            match page["cursor"].as_str() {
-                Some(next) => cursor = format!("&cursor={next}"),
-                None => break,
-            }
-        }
+    let mut all = Ends::new();
+    for end in world.messages(&format!("state=ended&since={}", clock::lowest(since))).await {
+        all.entry(text_of(&end, "id")).or_default().push(text_of(&end, "outcome"));
     }
     all
 }

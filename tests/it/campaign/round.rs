@@ -19,7 +19,7 @@ use super::{
     operator,
     random::Random,
     routes, schedules,
-    world::{Usage, World},
+    world::{Usage, World, text_of},
 };
 use crate::support::{http, receiver::wall_clock};
 
@@ -210,21 +210,6 @@ async fn flows_left(world: &World, dead: &[(String, String)]) -> Vec<String> {
 
 /// Id and error of all dead letters. The error begins with the reason.
 async fn dead(world: &World) -> Vec<(String, String)> {
-    let (client, mut all) = (http::client(), Vec::new());
-    for route in world.names() {
-        let mut cursor = String::new();
-        loop {
-            let path = format!("/v1/routes/{route}/messages?state=dead&payload=false&limit=1000{cursor}");
-            let answer = client.get(format!("{}{path}", world.bases[0])).send().await.expect("it is well");
-            let page: Value = serde_json::from_str(&answer.text().await.expect("a page")).expect("JSON");
-            let text = |message: &Value, name: &str| message[name].as_str().unwrap_or_default().to_owned();
-            let messages = page["messages"].as_array().cloned().expect("messages");
-            all.extend(messages.iter().map(|message| (text(message, "id"), text(message, "last_error"))));
-            match page["cursor"].as_str() {
-                Some(next) => cursor = format!("&cursor={next}"),
-                None => break,
-            }
-        }
-    }
-    all
+    let listed = world.messages("state=dead&payload=false").await;
+    listed.iter().map(|message| (text_of(message, "id"), text_of(message, "last_error"))).collect()
 }

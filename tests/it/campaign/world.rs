@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use serde_json::Value;
 use tokio::{sync::Mutex, time::Instant};
 
 use super::{
@@ -59,6 +60,11 @@ pub struct World {
     /// Number of replicas that have a message before a call is answered.
     pub replicas: usize,
     turns: [Mutex<()>; KINDS.len()],
+}
+
+/// A text of a message in a listing.
+pub fn text_of(message: &Value, name: &str) -> String {
+    message[name].as_str().unwrap_or_default().to_owned()
 }
 
 /// Memory and open files of an instance.
@@ -141,6 +147,25 @@ impl World {
     /// Names of the routes.
     pub fn names(&self) -> Vec<&'static str> {
         self.routes.iter().map(|route| route.name).collect()
+    }
+
+    /// All messages of all routes in the pages of a listing with this query. All instances must be ready.
+    pub async fn messages(&self, query: &str) -> Vec<Value> {
+        let (client, mut all) = (http::client(), Vec::new());
+        for route in self.names() {
+            let mut cursor = String::new();
+            loop {
+                let path = format!("/v1/routes/{route}/messages?{query}&limit=1000{cursor}");
+                let answer = client.get(format!("{}{path}", self.bases[0])).send().await.expect("it is well");
+                let page: Value = serde_json::from_str(&answer.text().await.expect("a page")).expect("JSON");
+                all.extend(page["messages"].as_array().unwrap_or_else(|| panic!("{path}: {page}")).iter().cloned());
+                match page["cursor"].as_str() {
+                    Some(next) => cursor = format!("&cursor={next}"),
+                    None => break,
+                }
+            }
+        }
+        all
     }
 
     /// The port of the one primary.
