@@ -130,7 +130,9 @@ fn every_token() -> Vec<(String, Vec<Right>, Vec<&'static str>)> {
     for set in 1..8 {
         let all = [Right::Schedule, Right::Read, Right::Admin].into_iter().enumerate();
         let rights: Vec<_> = all.filter(|(place, _)| set & (1 << place) != 0).map(|(_, right)| right).collect();
-        for routes in [&["*"][..], &["a"], &["b"], &["a", "b"], &["b", "*"]] {
+        let lists: &[&[_]] =
+            if set == 7 { &[&["*"], &["a"], &["b"], &["a", "b"], &["b", "*"]] } else { &[&["*"], &["a"], &["b"]] };
+        for routes in lists {
             tokens.push((format!("token-{set}-{}", routes.join("+")), rights.clone(), routes.to_vec()));
         }
     }
@@ -160,12 +162,12 @@ async fn every_call_is_answered_for_the_rights_and_routes_of_the_token_and_chang
         assert!(answer(set).await.status < 300);
     };
     prepare().await;
+    let mut before = content(&server.redis).await;
     for (token, rights, routes) in &tokens {
         let everywhere = routes.contains(&"*");
         for (method, path, needed) in CALLS {
             let has_right = needed.is_none_or(|needed| rights.contains(&needed));
             let of_route = path.starts_with("/v1/routes/");
-            let before = content(&server.redis).await;
             let called = call(token, method, path).await;
             let of_schedule = path.starts_with("/v1/schedules/s");
             // The whole instance, which this server cannot read again.
@@ -180,6 +182,7 @@ async fn every_call_is_answered_for_the_rights_and_routes_of_the_token_and_chang
                     || (path.contains("/flows") && called.problem(404) == "no-flows");
                 assert!(is_done, "{token} {method} {path}: {}", called.text);
                 prepare().await;
+                before = content(&server.redis).await;
             } else {
                 assert_eq!(called.problem(403), "forbidden", "{token} {method} {path}");
                 assert_eq!(content(&server.redis).await, before, "{token} {method} {path}");

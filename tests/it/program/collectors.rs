@@ -7,7 +7,7 @@ use prost::Message;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
-use super::{alone, client::Client, eventually};
+use super::{alone, client::Client, eventually, heavy};
 use crate::support::{
     RawServer,
     port::Port,
@@ -110,13 +110,13 @@ async fn spans_that_a_collector_rejects_are_counted() {
     let head =
         format!("HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: {}\r\n\r\n", body.len());
     let server = RawServer::answering([head.into_bytes(), body].concat());
-    let _alone = alone().await;
+    let _turn = heavy().await;
     outlast(&raw(&server), "rejected", "the collector rejected 1 spans").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_odd_answer_of_success_is_success() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let html = "<html>welcome</html>";
     let endless = format!("HTTP/1.1 200 OK\r\ncontent-length: 4000000\r\n\r\n{}", "x".repeat(4_000_000));
     let page = format!("HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: {}\r\n\r\n{html}", html.len());

@@ -12,7 +12,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{alone, client::Client, eventually};
+use super::{client::Client, eventually, heavy};
 use crate::support::{
     RawServer, RedisServer,
     punctual::Punctual,
@@ -300,7 +300,7 @@ async fn a_message_that_is_delivered_now_does_not_pass_those_of_its_flow_that_no
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_ordered_flows_keep_their_order_while_instances_are_killed_in_turn() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let (keys, each, instances, pause) = rounds((40, 20, 2, 300), (1000, 50, 4, 3000));
     let redis = RedisServer::start().await;
     // The endpoint fails one attempt of ten. Some messages always fail: they become dead letters.
@@ -362,7 +362,7 @@ fn is_refused(tenant: usize, n: usize) -> bool {
 async fn a_flow_never_has_more_in_flight_than_it_may_while_instances_are_killed_in_turn() {
     const PARALLEL: usize = 3;
     const HOLD: Duration = Duration::from_millis(100);
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let (keys, length, instances, pause) = rounds((5, 6, 2, 2000), (10, 300, 4, 10_000));
     // As many as leave in that time if no instance is killed.
     let each = length * 1000 / 100 * PARALLEL;

@@ -60,16 +60,24 @@ mod without_file;
 use std::time::Duration;
 
 use tokio::{
-    sync::{Mutex, MutexGuard},
+    sync::{Semaphore, SemaphorePermit},
     time::{Instant, sleep},
 };
 
 use crate::support::RedisServer;
 
-/// One at a time: for tests that measure, which would disturb each other.
-pub async fn alone() -> MutexGuard<'static, ()> {
-    static MACHINE: Mutex<()> = Mutex::const_new(());
-    MACHINE.lock().await
+/// How many tests with `heavy` run at once.
+const HEAVY: u32 = 2;
+static MACHINE: Semaphore = Semaphore::const_new(HEAVY as usize);
+
+/// One at a time, beside none that are `heavy`: for tests that measure, which others would disturb.
+pub async fn alone() -> SemaphorePermit<'static> {
+    MACHINE.acquire_many(HEAVY).await.expect("it is never closed")
+}
+
+/// A few at a time: for tests with many servers or much load, which measure nothing that others would disturb.
+pub async fn heavy() -> SemaphorePermit<'static> {
+    MACHINE.acquire().await.expect("it is never closed")
 }
 
 /// Polls for what is not announced, and returns it.

@@ -12,7 +12,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{Instant, sleep};
 
-use super::{alone, client::Client, eventually};
+use super::{client::Client, eventually, heavy};
 use crate::support::{
     RedisServer,
     cluster::ClusterRedis,
@@ -45,7 +45,7 @@ pub struct Posts {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_redis_comes_back_within_2_s_and_no_accepted_message_is_lost() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let (mut redis, receiver) = (RedisServer::start_with(&["--appendfsync", "everysec"]).await, Receiver::start());
     let punctual = Punctual::start(&configuration(&redis.url(), &receiver)).await;
     let client = Client::of(&punctual);
@@ -136,7 +136,7 @@ pub async fn post(client: Client, posts: Arc<Mutex<Posts>>, stop: Arc<AtomicBool
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_comes_back_empty_is_logged_and_used_again() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let (mut redis, receiver) = (RedisServer::start().await, Receiver::start());
     let punctual = Punctual::start(&configuration(&redis.url(), &receiver)).await;
     let client = Client::of(&punctual);
@@ -159,7 +159,7 @@ async fn a_redis_that_comes_back_empty_is_logged_and_used_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_is_emptied_while_it_runs_is_logged_and_used_again() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     let punctual = Punctual::start(&configuration(&redis.url(), &receiver)).await;
     let client = Client::of(&punctual);
@@ -192,7 +192,7 @@ async fn a_redis_that_is_emptied_while_it_runs_is_logged_and_used_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn while_redis_is_stopped_calls_are_answered_and_nothing_comes_twice() {
     const STILL: Duration = Duration::from_secs(4);
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     // Commands time out while Redis is stopped, although Redis executes them later.
     let configuration = configuration(&redis.url(), &receiver).replace("redis: {", "redis: { timeout: 1s,");
@@ -232,7 +232,7 @@ async fn while_redis_is_stopped_calls_are_answered_and_nothing_comes_twice() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_instance_that_starts_before_its_redis_becomes_ready_with_it() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let (mut redis, receiver) = (RedisServer::start().await, Receiver::start());
     redis.kill();
     let mut punctual = Punctual::spawn(&configuration(&redis.url(), &receiver), &[]);

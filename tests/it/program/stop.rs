@@ -11,7 +11,7 @@ use redis::AsyncCommands;
 use rustix::process::{Signal, kill_process};
 use tokio::time::sleep;
 
-use super::{alone, client::Client, eventually};
+use super::{client::Client, eventually, heavy};
 use crate::support::{
     RedisServer,
     proxy::{Mode, Proxy},
@@ -42,7 +42,7 @@ async fn count(redis: &RedisServer, set: &str) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sigterm_under_load_ends_with_exit_0_and_without_a_duplicate() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     receiver.behave(Behaviour::Delay(Duration::from_millis(100)));
     let mut punctual = Punctual::start(&configuration(&redis, &receiver)).await;
@@ -88,7 +88,7 @@ async fn sigterm_under_load_ends_with_exit_0_and_without_a_duplicate() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_slow_endpoint_holds_is_finished_and_the_rest_is_left_to_others() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     receiver.behave(Behaviour::Delay(Duration::from_secs(1)));
     let mut punctual = Punctual::start(&configuration(&redis, &receiver)).await;
@@ -109,7 +109,7 @@ async fn what_a_slow_endpoint_holds_is_finished_and_the_rest_is_left_to_others()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_claimed_but_not_sent_is_released() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     let proxy = Proxy::start(redis.port());
     let configuration = configuration(&redis, &receiver).replace(&redis.url(), &proxy.redis_url());
@@ -127,7 +127,7 @@ async fn what_was_claimed_but_not_sent_is_released() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_endpoint_that_hangs_does_not_hold_up_the_stop() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     receiver.behave(Behaviour::Hang);
     let mut punctual = Punctual::start(&configuration(&redis, &receiver)).await;
@@ -153,7 +153,7 @@ async fn logs(punctual: &Punctual, text: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_signal_ends_the_waiting() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     receiver.behave(Behaviour::Hang);
     let configuration = configuration(&redis, &receiver)
@@ -173,7 +173,7 @@ async fn a_second_signal_ends_the_waiting() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_embedded_redis_outlives_what_is_being_sent() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let receiver = Receiver::start();
     receiver.behave(Behaviour::Hang);
     let mut punctual = Punctual::start(&format!(

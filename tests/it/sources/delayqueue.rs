@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use super::program::Program;
 use crate::{
-    program::{alone, client::Client, eventually},
+    program::{client::Client, eventually, heavy},
     support::{
         RedisServer,
         punctual::Punctual,
@@ -31,7 +31,7 @@ fn configuration(redis: &RedisServer, receiver: &Receiver, sources: &Value) -> S
 #[tokio::test(flavor = "multi_thread")]
 async fn a_go_producer_works_with_and_without_hash_tag_and_prefix() {
     let Some(go) = Program::go() else { return };
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let redis = RedisServer::start_with(&["--notify-keyspace-events", "Kzl"]).await;
     let receiver = Receiver::start();
     let sources = json!({
@@ -135,7 +135,7 @@ async fn without_the_right_to_persist_bodies_it_is_logged_and_messages_go_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn beside_old_consumers_every_message_is_had_once() {
     const MESSAGES: usize = 2000;
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let redis = RedisServer::start_with(&["--notify-keyspace-events", "Kzl"]).await;
     let receiver = Receiver::start();
     let mut raw = redis.connection().await;

@@ -10,7 +10,7 @@ use tokio::{
 
 use super::sorted_set::{World, configuration};
 use crate::{
-    program::{alone, eventually},
+    program::{eventually, heavy},
     support::{RedisServer, punctual::Punctual, receiver::wall_clock, scale::rounds},
 };
 
@@ -19,7 +19,7 @@ const WORKERS: usize = 8;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn among_eight_workers_and_two_instances_every_member_is_had_once() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let mut world = World::start(&["--notify-keyspace-events", "Kz"], json!({ "poll": "100ms" })).await;
     let _other = Punctual::start(&configuration(&world.redis, &world.receiver, json!({}))).await;
     // Five due in each millisecond: three thousand, too, keep all of them busy at once.

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use super::load::{self, LAG};
 use crate::{
-    program::{alone, client::Client, eventually},
+    program::{client::Client, eventually, heavy},
     support::{
         noise,
         punctual::Punctual,
@@ -58,7 +58,7 @@ async fn lag(redis: &WatchedRedis, master: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn schedules_have_no_hole_after_a_fail_over_and_repeat_only_the_last_ids() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let (mut redis, receiver) = (WatchedRedis::start(1).await, Receiver::start());
     let rule = json!({ "route": "web", "every": "1s", "missed": { "all": 1000 }, "payload": "x" });
     let schedules: BTreeMap<String, _> = (0..SCHEDULES).map(|n| (format!("s{n}"), &rule)).collect();

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use super::load::{self, Account, BACK_WITHIN, LAG, LARGE, Load, Replies, SMALL, WARM_UP};
 use crate::{
-    program::{alone, client::Client, eventually},
+    program::{client::Client, eventually, heavy},
     support::{
         punctual::Punctual,
         receiver::{Receiver, wall_clock},
@@ -77,7 +77,7 @@ impl Switch {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_master_is_replaced_by_the_one_that_the_sentinels_name() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     for replies in Replies::runs() {
         let mut switch = Switch::begin(2, replies, SMALL).await;
         let old = switch.old;
@@ -94,7 +94,7 @@ async fn a_killed_master_is_replaced_by_the_one_that_the_sentinels_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_master_that_was_frozen_is_left_and_does_no_harm_when_it_goes_on() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     for replies in Replies::runs() {
         let switch = Switch::begin(2, replies, SMALL).await;
         switch.redis.servers[switch.old].freeze();
@@ -108,7 +108,7 @@ async fn a_master_that_was_frozen_is_left_and_does_no_harm_when_it_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fail_over_under_load_costs_little() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     for replies in Replies::runs() {
         let switch = Switch::begin(2, replies, SMALL).await;
         switch.redis.fail_over().await;
@@ -127,7 +127,7 @@ async fn a_fail_over_under_load_costs_little() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_that_lagged_and_was_promoted_has_all_that_it_confirmed() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     // The loss shows that the replica did lag.
     for replies in scale::rounds(vec![Replies::Durable, Replies::OfMaster], Replies::runs()) {
         let mut switch = Switch::begin(1, replies, LARGE).await;

@@ -8,10 +8,10 @@ use serde_json::json;
 use super::{OLD, PARTITIONS, Partition};
 use crate::{
     program::{
-        alone,
         client::Client,
         eventually,
         failover::load::configuration,
+        heavy,
         rights::{assert_nothing_was_denied, documented, documented_with, limit},
     },
     support::{
@@ -32,7 +32,7 @@ fn with_partitions(redis: &ClusterRedis, partitions: u32, receiver: &Receiver) -
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_call_reaches_the_partition_of_its_message_wherever_it_is() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let (redis, receiver) = (ClusterRedis::start().await, Receiver::start());
     let partitions = Partition::of_web(&redis).await;
     let mut punctual = Punctual::start(&with_partitions(&redis, PARTITIONS, &receiver)).await;
@@ -89,7 +89,7 @@ async fn each_call_reaches_the_partition_of_its_message_wherever_it_is() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_documented_rights_are_enough() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let (redis, receiver) = (ClusterRedis::start().await, Receiver::start());
     let rights = [documented().0, documented_with("redis.cluster")].concat();
     for place in 0..redis.count() {
@@ -111,7 +111,7 @@ async fn the_documented_rights_are_enough() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_primary_that_was_emptied_is_used_again() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let (redis, receiver) = (ClusterRedis::start().await, Receiver::start());
     let partitions = Partition::of_web(&redis).await;
     let punctual = Punctual::start(&with_partitions(&redis, PARTITIONS, &receiver)).await;

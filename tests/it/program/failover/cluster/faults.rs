@@ -7,9 +7,9 @@ use tokio::time::{Instant, sleep};
 use super::{OLD, PARTITIONS, Partition, REPLICA, Run};
 use crate::{
     program::{
-        alone,
         client::Client,
         failover::load::{LAG, LARGE, Replies, SMALL, configuration},
+        heavy,
     },
     support::{cluster::ClusterRedis, punctual::Punctual, receiver::Receiver, scale},
 };
@@ -22,7 +22,7 @@ const IN_PART: &str = "is delivered meanwhile";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_primary_is_replaced_by_its_replica() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     for replies in Replies::runs() {
         let mut run = Run::begin(replies, SMALL).await;
         run.redis.kill(OLD);
@@ -38,7 +38,7 @@ async fn a_killed_primary_is_replaced_by_its_replica() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_primary_that_was_frozen_is_left_and_does_no_harm_when_it_goes_on() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     for replies in Replies::runs() {
         let mut run = Run::begin(replies, SMALL).await;
         run.redis.freeze(OLD);
@@ -54,7 +54,7 @@ async fn a_primary_that_was_frozen_is_left_and_does_no_harm_when_it_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_of_a_cluster_that_lagged_and_was_promoted_has_all_that_it_confirmed() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     for replies in Replies::runs() {
         let mut run = Run::begin(replies, LARGE).await;
         run.redis.freeze(REPLICA);
@@ -78,7 +78,7 @@ async fn a_replica_of_a_cluster_that_lagged_and_was_promoted_has_all_that_it_con
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_instance_that_starts_without_one_primary_delivers_what_the_others_have() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let (mut redis, receiver) = (ClusterRedis::start().await, Receiver::start());
     for place in 0..redis.count() {
         let mut connection = redis.server(place).connection().await;

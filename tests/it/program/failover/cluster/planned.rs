@@ -3,8 +3,8 @@
 use super::{OLD, REPLICA, Run};
 use crate::{
     program::{
-        alone,
         failover::load::{Replies, SMALL},
+        heavy,
     },
     support::cluster::FailOver,
 };
@@ -27,7 +27,7 @@ impl Run {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fail_over_that_the_primary_agrees_to_loses_nothing() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     for replies in Replies::runs() {
         let run = Run::begin(replies, SMALL).await;
         run.redis.fail_over(REPLICA, FailOver::Agreed).await;
@@ -41,7 +41,7 @@ async fn a_fail_over_that_the_primary_agrees_to_loses_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forced_fail_over_repeats_only_what_the_replica_had_not_settled() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     for replies in Replies::runs() {
         let run = Run::begin(replies, SMALL).await;
         run.redis.fail_over(REPLICA, FailOver::Forced).await;
@@ -58,7 +58,7 @@ async fn a_forced_fail_over_repeats_only_what_the_replica_had_not_settled() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slots_of_a_busy_route_move_to_another_primary_to_an_added_one_and_back() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     for replies in Replies::runs() {
         let mut run = Run::begin(replies, SMALL).await;
         let mut delivered = Vec::new();

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{OLD, PARTITIONS, Partition};
 use crate::{
-    program::{alone, client::Client, eventually, failover::load::configuration},
+    program::{client::Client, eventually, failover::load::configuration, heavy},
     support::{Authority, cluster::ClusterRedis, command::Workplace, punctual::Punctual, receiver::Receiver},
 };
 
@@ -14,7 +14,7 @@ const MAX_WAIT: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_that_take_tls_only_and_are_named_by_their_host_are_followed() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let (authority, other) = (Authority::new(), Authority::new());
     let (mut redis, receiver) = (ClusterRedis::start_encrypted(&authority).await, Receiver::start());
     let partitions = Partition::of_web(&redis).await;
