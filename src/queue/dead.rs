@@ -1,10 +1,11 @@
-//! Redrives, purges, forwards and counts dead letters.
+//! Redrives, purges, forwards, counts and edits dead letters.
 
 use tokio::time::Instant;
 
 use super::{Bulk, DeadSummary, Queue, QueueError, check_due, cursor};
 use crate::{
-    store::{BulkProgress, DeadAction, DeadWork, Filter, Selection},
+    message::MessageId,
+    store::{BulkProgress, DeadAction, DeadWork, Edit, Edited, Filter, Selection, StoreError},
     time::Due,
 };
 
@@ -70,6 +71,26 @@ impl Queue {
         }
         summary.groups.sort_by(|one, other| other.count.cmp(&one.count).then_with(|| one.reason.cmp(&other.reason)));
         Ok(summary)
+    }
+
+    /// Changes a dead letter. `revision`: that which it must have.
+    ///
+    /// # Errors
+    /// `Refused` for a payload that the route does not take.
+    pub async fn edit(
+        &self,
+        route: &str,
+        id: &MessageId,
+        edit: &Edit,
+        revision: Option<&str>,
+    ) -> Result<Edited, QueueError> {
+        let (size, most) = (edit.payload.as_ref().map_or(0, bytes::Bytes::len), self.route(route)?.max_payload);
+        if size > most {
+            let text = format!("the payload of `{id}` takes {size} bytes, at most {most}");
+            return Err(StoreError::Refused { slug: "too-large".into(), text }.into());
+        }
+        let (store, partition) = (self.store(), &self.partition(route, id)?);
+        Ok(self.registry.when_open(|| store.edit(partition, id, edit, revision)).await?)
     }
 }
 

@@ -2,11 +2,9 @@
 //! command line and the sources use it.
 
 mod bury;
-mod clock;
 mod coalescer;
 mod cursor;
 mod dead;
-mod edit;
 mod ended;
 mod external;
 mod flows;

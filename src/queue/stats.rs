@@ -92,6 +92,13 @@ impl Queue {
             sum
         }))
     }
+
+    /// The clock of Redis, in milliseconds since the epoch.
+    pub async fn now(&self, route: &str) -> Result<u64, QueueError> {
+        let store = self.store();
+        let (partition, _) = &self.route(route)?.partitions[0];
+        Ok(store.stats(partition).await?.now / 1000)
+    }
 }
 
 /// Used shares of the limits of messages and bytes, in the fullest partition. `limits`: the limits of each partition.

@@ -6,7 +6,7 @@ const { api, assert, dialog, eventually, opened, run, schedule, shows, sound, st
 const ROUTE = "order-timeout";
 /** 10,000 with `tests/run.sh --full`. More than two lists of a thousand, from which the page counts kinds. */
 const FULL = process.env.PUNCTUAL_TEST_FULL === "1";
-const LETTERS = FULL ? 10_000 : 2500;
+const LETTERS = FULL ? 10_000 : 3000;
 const ALL = (LETTERS + 1).toLocaleString("en-US");
 const ARRAY = 1000;
 /** Longest time in ms in which the page may not react. */

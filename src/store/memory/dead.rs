@@ -1,11 +1,11 @@
-//! Dead letters: buried, redriven, purged, evicted and forwarded (lua/bury.lua, lua/redrive.lua and others).
+//! Dead letters: buried, redriven, purged, evicted, edited and forwarded (lua/bury.lua, lua/redrive.lua and others).
 
 use bytes::Bytes;
 
 use super::partition::{MemoryPartition, PartitionSettings, stored};
 use crate::{
-    message::{MessageId, NewMessage, Rate, codec},
-    store::{DeadAction, DeadWork, Death, Expiry, Filter, Selection, redis::Evicted},
+    message::{MessageId, NewMessage, Rate, State, codec},
+    store::{DeadAction, DeadWork, Death, Edit, Edited, Expiry, Filter, Selection, redis::Evicted, revision},
 };
 
 /// A dead letter that is forwarded: id, time of death, body, failures, error.
@@ -145,6 +145,27 @@ impl MemoryPartition {
         };
         let body = codec::expiring(&self.bodies[id], expires_at);
         self.bodies.insert(id.to_owned(), body);
+    }
+
+    pub fn edit(&mut self, id: &MessageId, edit: &Edit, settings: PartitionSettings) -> Edited {
+        let id = id.as_str();
+        match self.state(id) {
+            None => return Edited::NotFound,
+            Some(State::Pending) => return Edited::Pending,
+            Some(State::Unack) => return Edited::InFlight,
+            Some(State::Dead) => {}
+        }
+        let (new, changes) = match codec::decode(&self.bodies[id]).map(|message| edit.apply(&message)) {
+            Ok(Ok((message, changes))) => (codec::encode(&message), changes),
+            Ok(Err(mistakes)) => return Edited::Invalid(mistakes),
+            Err(error) => return Edited::Unreadable(error.to_string()),
+        };
+        if settings.forwards && self.outbox.contains(id) {
+            return Edited::Forwarding;
+        }
+        let revision = revision(self.dead[id], &new);
+        self.bodies.insert(id.to_owned(), new);
+        Edited::Done { changes, revision }
     }
 }
 

@@ -5,7 +5,6 @@
 mod claim;
 mod dead;
 mod definition;
-mod edit;
 mod ends;
 mod flow;
 mod flow_checks;

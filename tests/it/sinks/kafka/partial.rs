@@ -16,7 +16,7 @@ use tokio::{
 
 use super::sink;
 use crate::{
-    program::{alone, client::Client, partial::post},
+    program::{client::Client, heavy, partial::post},
     support::{
         RedisServer, delivery,
         kafka::{self, Broker, Record},
@@ -167,7 +167,7 @@ async fn one_partition_without_a_leader_delays_no_other_and_kills_no_message() {
     // When the second broker is killed, and when it is started again, after the first message is due. Each outage is
     // some times as long as a record waits for a leader.
     let (length, (from, to), max_wait) = rounds((14, (2, 12), "3s"), (40, (3, 35), "10s"));
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let Some((mut cluster, topic)) = cluster().await else { return };
     let Cluster { first, second } = &mut *cluster;
     let redis = RedisServer::start().await;

@@ -16,7 +16,7 @@ use tokio::{
 
 use super::partial::CHANNEL_ERROR;
 use crate::{
-    program::{alone, client::Client, partial::post},
+    program::{client::Client, heavy, partial::post},
     support::{RabbitMq, RedisServer, punctual::Punctual, rabbitmq::durable, receiver::wall_clock, scale::rounds},
 };
 
@@ -91,7 +91,7 @@ async fn while_one_queue_confirms_nothing_the_other_is_served_once_and_in_time()
     const HUNG_EVERY: u64 = 50;
     // Some times as long as a confirm is waited for.
     let (length, max_wait) = rounds((8, "2s"), (30, "10s"));
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let broker = RabbitMq::shared().await;
     broker.declare("program-two", "good").await;
     broker.declare_queue("program-two-hung", "program-two", "hung", durable()).await;
@@ -129,7 +129,7 @@ async fn a_forbidden_routing_key_makes_its_own_messages_dead_and_no_others() {
     const SECONDS: u64 = 5;
     /// One message in this number is forbidden.
     const BAD_EVERY: u64 = 100;
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let broker = RabbitMq::shared().await;
     broker.add_user("program-user", "program-topic.*", "").await;
     let variants = [
