@@ -45,15 +45,23 @@ skip() { # NAME REASON
     summary+=("skipped $1: $2")
 }
 
+# What some tests use. Where it cannot be had they do not run, except in CI.
+optional() { # NAME REASON COMMAND...
+    local name=$1 reason=$2
+    shift 2
+    if [ "${CI:-}" = true ]; then
+        step "$name" "$@"
+    elif "$@"; then
+        summary+=("ok      $name")
+    else
+        skip "$name" "$reason"
+    fi
+}
+
 # What cargo builds with; the tests start redis-server and rabbitmq-server.
 step packages .ci/need build redis-server=redis-server /usr/lib/rabbitmq/bin/rabbitmq-server=rabbitmq-server
 
-# What checks the files below deploy/. Without them their tests are skipped, except in CI.
-if [ "${CI:-}" = true ]; then
-    step "deploy tools" .ci/need promtool=prometheus systemd-analyze=systemd
-else
-    .ci/need promtool=prometheus systemd-analyze=systemd || skip "deploy tools" "they cannot be installed; their tests do not run"
-fi
+optional "deploy tools" "they cannot be installed; the tests of deploy/ do not run" .ci/need promtool=prometheus systemd-analyze=systemd
 
 finish() {
     echo "=== summary"
@@ -137,8 +145,7 @@ if [ "${1:-}" = --mutants ]; then
     finish
 fi
 
-# The tests start Apache Kafka from its jars, unless PUNCTUAL_TEST_KAFKA=host:port names a broker. Without either they
-# make do with librdkafka's mock of one, except in CI.
+# The tests start Apache Kafka from its jars, unless PUNCTUAL_TEST_KAFKA=host:port names a broker.
 kafka() {
     .ci/need java=default-jre-headless mvn=maven || return
     # Only as a whole: a fetch that was cut off must not look like one.
@@ -146,17 +153,7 @@ kafka() {
     mvn -q -B -f tests/kafka/pom.xml dependency:copy-dependencies -DoutputDirectory="$PWD/target/kafka/new" &&
         mv target/kafka/new target/kafka/libs
 }
-if [ -n "${PUNCTUAL_TEST_KAFKA:-}" ]; then
-    summary+=("ok      kafka: the broker at $PUNCTUAL_TEST_KAFKA; tests that stop one need the jars")
-elif [ -d target/kafka/libs ] && [ target/kafka/libs -nt tests/kafka/pom.xml ] && command -v java >/dev/null; then
-    summary+=("ok      kafka (fetched before)")
-elif [ "${CI:-}" = true ]; then
-    step kafka kafka
-else
-    kafka || skip kafka "it cannot be fetched; its tests run on librdkafka's mock cluster or not at all"
-fi
-
-# Producers in other languages. A language that cannot be had leaves out its tests, except in CI.
+# Producers in other languages.
 python_client() {
     local venv=target/clients/python
     [ -x $venv/bin/pip ] || python3 -m venv $venv 2>/dev/null ||
@@ -189,16 +186,6 @@ java_client() {
         mv target/clients/java/new target/clients/java/schedule &&
         mvn -q -B dependency:copy -Dartifact="$(<examples/testing/java/junit)" -DoutputDirectory="$PWD/target/clients/java/junit"
 }
-for language in python node go amqp java; do
-    if [ "${CI:-}" = true ]; then
-        step "client $language" "${language}_client"
-    elif "${language}_client"; then
-        summary+=("ok      client $language")
-    else
-        skip "client $language" "it cannot be installed; its tests do not run"
-    fi
-done
-
 # A browser for the tests of the console: Debian's, driven by the packages of tests/console/package-lock.json.
 console() {
     .ci/need node=nodejs npm=npm chromium=chromium || return
@@ -208,13 +195,33 @@ console() {
     rm -rf $packages $packages.new && mkdir -p $packages.new && cp tests/console/package.json tests/console/package-lock.json $packages.new &&
         npm ci --prefix $packages.new --silent --no-audit --no-fund && mv $packages.new $packages
 }
-if [ "${CI:-}" = true ]; then
-    step console console
-elif console; then
-    summary+=("ok      console")
-else
-    skip console "the browser cannot be installed; its tests do not run"
-fi
+# All of that, beside the lints and the build: it needs the network rather than the processors.
+fetch() {
+    if [ -n "${PUNCTUAL_TEST_KAFKA:-}" ]; then
+        summary+=("ok      kafka: the broker at $PUNCTUAL_TEST_KAFKA; tests that stop one need the jars")
+    elif [ -d target/kafka/libs ] && [ target/kafka/libs -nt tests/kafka/pom.xml ] && command -v java >/dev/null; then
+        summary+=("ok      kafka (fetched before)")
+    else
+        optional kafka "it cannot be fetched; its tests run on librdkafka's mock cluster or not at all" kafka
+    fi
+    for language in python node go amqp java; do
+        optional "client $language" "it cannot be installed; its tests do not run" "${language}_client"
+    done
+    optional console "the browser cannot be installed; its tests do not run" console
+    printf '%s\n' "${summary[@]}" >target/fetch/summary
+    exit "$failed"
+}
+rm -rf target/fetch && mkdir -p target/fetch
+(summary=() failed=0; fetch) >target/fetch/log 2>&1 </dev/null &
+fetching=$!
+fetched() {
+    local lines code=0
+    wait "$fetching" || code=$?
+    cat target/fetch/log
+    mapfile -t lines <target/fetch/summary
+    summary+=("${lines[@]}")
+    return "$code"
+}
 
 # Whether cargo has SUBCOMMAND, if need be after rustup has installed COMPONENT.
 component() { # SUBCOMMAND COMPONENT
@@ -273,6 +280,9 @@ tests() { # ARGUMENTS OF cargo test
     for name in "${names[@]}"; do summary+=("again   $name"); done
     RUST_TEST_THREADS=1 cargo test --locked --no-fail-fast -- --exact --include-ignored "${names[@]}"
 }
+
+step build cargo test --locked --no-run
+step "what the tests use" fetched
 
 # What PUNCTUAL_TEST_FULL changes is in tests/it/support/scale.rs; the ignored tests are those that only measure.
 if [ "${1:-}" = --full ]; then
