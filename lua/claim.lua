@@ -21,7 +21,7 @@
 -- of one zero byte.
 local pending, unack, messages, attempts, errors, dead, paused, remembered, records, claims, bytes = unpack(KEYS)
 local instance, number, limit, max_bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local lease, suspects, chunk, company = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[9])
+local lease, suspects, chunk, max_suspects = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[9])
 local groups = group_keys(KEYS, 12)
 local outbox, history, flow
 if #KEYS >= 14 then outbox, history, flow = optional_keys(KEYS, 14, ARGV[11]) end
@@ -76,7 +76,7 @@ local steps, tried = {}, {}
 local ids, bodies, scores, orphans, orphan_scores = {}, {}, {}, {}, {}
 -- On a route with flows: the result of `pass`, or the turn, and the times (ms) from which its messages could be delivered.
 local passed, turn, since, taken_scores
-local put_off = { ids = {}, scores = {}, at = {} }
+local deferred = { ids = {}, scores = {}, at = {} }
 if repeated then
   -- Messages that this instance claimed under this number and that are still leased.
   local claimed = redis.call('ZRANGEBYSCORE', unack, last_token, last_token)
@@ -108,17 +108,17 @@ elseif limit > 0 and not is_paused and not overtaken and is_due then
   if has_attempts then
     trials(attempts, chosen, tried)
     local few, few_scores = {}, {}
-    if suspects == 'few' then few, few_scores = first_suspects(chosen, chosen_scores, tried, company) end
+    if suspects == 'few' then few, few_scores = first_suspects(chosen, chosen_scores, tried, max_suspects) end
     if #few > 0 then
       chosen, chosen_scores, few_chosen, is_whole = few, few_scores, true, true
     else
       local latest_due = millis + (tonumber(suspects) or 0)
       chosen, chosen_scores, latest_due =
-        ordinary(chosen, chosen_scores, tried, flow and #chosen or most, company, latest_due, put_off)
-      if #chosen == 0 and #put_off.ids == limit and limit < MAX_SEEN and not flow then
+        ordinary(chosen, chosen_scores, tried, flow and #chosen or most, max_suspects, latest_due, deferred)
+      if #chosen == 0 and #deferred.ids == limit and limit < MAX_SEEN and not flow then
         chosen, chosen_scores = due_ones(pending, millis, limit, MAX_SEEN - limit)
         trials(attempts, chosen, tried)
-        chosen, chosen_scores = ordinary(chosen, chosen_scores, tried, limit, company, latest_due, put_off)
+        chosen, chosen_scores = ordinary(chosen, chosen_scores, tried, limit, max_suspects, latest_due, deferred)
       end
     end
   end
@@ -165,9 +165,9 @@ elseif limit > 0 and not is_paused and not overtaken and is_due then
   else
     remove(steps, { 'ZREM', pending, unpack(ids) }, taken_scores or scores)
   end
-  if #put_off.ids > 0 then
-    remove(steps, { 'ZREM', pending, unpack(put_off.ids) }, put_off.scores)
-    insert(steps, { 'ZADD', pending, unpack(put_off.at) })
+  if #deferred.ids > 0 then
+    remove(steps, { 'ZREM', pending, unpack(deferred.ids) }, deferred.scores)
+    insert(steps, { 'ZADD', pending, unpack(deferred.at) })
   end
   if #orphans > 0 then
     remove(steps, { 'ZREM', pending, unpack(orphans) }, orphan_scores)
@@ -234,7 +234,7 @@ if repeated then
 elseif #ids > 0 then
   next_lease = math.min(next_lease or token, token)
 end
-if #steps > 0 and #ids + #orphans + #put_off.ids == 1 and ids[1] == first and not flow then
+if #steps > 0 and #ids + #orphans + #deferred.ids == 1 and ids[1] == first and not flow then
   next_due = tonumber(second_score)
 elseif #steps > 0 then
   next_due = head(pending)
@@ -270,7 +270,7 @@ if turn then
   end
 end
 return {
-  #ids, now, token, is_paused and 1 or 0, next_due or -1, next_lease or -1, #put_off.ids, #orphans,
+  #ids, now, token, is_paused and 1 or 0, next_due or -1, next_lease or -1, #deferred.ids, #orphans,
   orphans[1] or '', elsewhere and tonumber(elsewhere) or -1, turn and #turn.parked.ids or 0,
   packed, rare, waits,
 }, #packed

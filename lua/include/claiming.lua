@@ -50,8 +50,8 @@ local function crash_class(tried, id)
   return crashes >= FATAL_CRASHES and 2 or crashes > 0 and 1 or 0
 end
 
--- The first suspects among due messages and their scores: up to `company`, or one that must be claimed alone.
-local function first_suspects(ids, scores, tried, company)
+-- The first suspects among due messages and their scores: up to `max_suspects`, or one that must be claimed alone.
+local function first_suspects(ids, scores, tried, max_suspects)
   local chosen, chosen_scores = {}, {}
   for i, id in ipairs(ids) do
     local crashes = suspicion(tried, id)
@@ -59,15 +59,15 @@ local function first_suspects(ids, scores, tried, company)
       local is_alone = crashes >= ALONE_CRASHES
       if is_alone and #chosen > 0 then break end
       chosen[#chosen + 1], chosen_scores[#chosen_scores + 1] = id, scores[i]
-      if is_alone or #chosen == company then break end
+      if is_alone or #chosen == max_suspects then break end
     end
   end
   return chosen, chosen_scores
 end
 
--- Chooses up to `limit` due messages that are not suspects. Suspects are added to `put_off`: ids, scores, and new
--- scores after `due`, one for each group of `company` suspects. Returns ids, scores, and the last new score.
-local function ordinary(ids, scores, tried, limit, company, due, put_off)
+-- Chooses up to `limit` due messages that are not suspects. Suspects are added to `deferred`: ids, scores, and new
+-- scores after `due`, one for each group of `max_suspects` suspects. Returns ids, scores, and the last new score.
+local function ordinary(ids, scores, tried, limit, max_suspects, due, deferred)
   local chosen, chosen_scores = {}, {}
   for i, id in ipairs(ids) do
     if #chosen == limit then break end
@@ -75,10 +75,10 @@ local function ordinary(ids, scores, tried, limit, company, due, put_off)
     if not crashes then
       chosen[#chosen + 1], chosen_scores[#chosen_scores + 1] = id, scores[i]
     else
-      local n = #put_off.ids + 1
-      if n % company == 1 % company or crashes >= ALONE_CRASHES then due = due + SPACING end
-      put_off.ids[n], put_off.scores[n] = id, scores[i]
-      put_off.at[2 * n - 1], put_off.at[2 * n] = whole(due), id
+      local n = #deferred.ids + 1
+      if n % max_suspects == 1 % max_suspects or crashes >= ALONE_CRASHES then due = due + SPACING end
+      deferred.ids[n], deferred.scores[n] = id, scores[i]
+      deferred.at[2 * n - 1], deferred.at[2 * n] = whole(due), id
     end
   end
   return chosen, chosen_scores, due

@@ -25,11 +25,11 @@ pub struct Lease {
 /// Which suspects (messages with two or more crashes) a claim takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suspects {
-    /// The first due suspects, at most `company`, and no other messages. A suspect with three or more crashes is
+    /// The first due suspects, at most `max_suspects`, and no other messages. A suspect with three or more crashes is
     /// claimed alone. Without due suspects, ordinary messages are claimed.
     Few,
-    /// None. Due suspects are deferred by this duration, in groups of `company` that are 20 ms apart.
-    PutOff(Duration),
+    /// None. Due suspects are deferred by this duration, in groups of `max_suspects` that are 20 ms apart.
+    Defer(Duration),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +47,7 @@ pub struct ClaimRequest {
     pub backlog: bool,
     pub suspects: Suspects,
     /// Maximum number of suspects in one claim, 1 to 1000.
-    pub company: usize,
+    pub max_suspects: usize,
     /// Maximum number of messages, 1 to 1000. A repeated claim returns the messages of the earlier try, even if they
     /// are more.
     pub limit: u32,

@@ -37,7 +37,7 @@ pub struct DomainOutage {
     probe: Option<MessageKey>,
     pause: Duration,
     /// Messages deferred since `window`.
-    put_off: u32,
+    deferred: u32,
     window: Instant,
 }
 
@@ -50,7 +50,7 @@ impl DomainOutage {
             next_probe: now + PROBE_INTERVAL,
             probe: None,
             pause: MIN_PAUSE,
-            put_off: 0,
+            deferred: 0,
             window: now,
         }
     }
@@ -70,15 +70,15 @@ impl DomainOutage {
         if self.probe.as_ref() == Some(message) {
             return PROBE_PAUSE;
         }
-        self.put_off += 1;
+        self.deferred += 1;
         if now >= self.window + RATE_WINDOW {
             let most = (now - self.window).as_secs_f64() * f64::from(MAX_RATE);
-            if f64::from(self.put_off) > most {
+            if f64::from(self.deferred) > most {
                 self.pause = (self.pause * 2).min(MAX_PAUSE);
-            } else if f64::from(self.put_off) < most / 4.0 {
+            } else if f64::from(self.deferred) < most / 4.0 {
                 self.pause = (self.pause / 2).max(MIN_PAUSE);
             }
-            (self.window, self.put_off) = (now, 0);
+            (self.window, self.deferred) = (now, 0);
         }
         self.pause.mul_f64(1.0 + 0.25 * share)
     }

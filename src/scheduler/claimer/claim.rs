@@ -8,7 +8,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{Claimer, MAX_COMPANY, SUSPECTS_PAUSE};
+use super::{Claimer, MAX_SUSPECTS, SUSPECTS_PAUSE};
 use crate::{
     scheduler::{breaker::Admission, budget::Reservation, store_backoff::is_outage},
     store::{Claim, ClaimEnd, ClaimRequest, Claimed, Lease, Settled, Settlement, StoreError, Suspects, Token},
@@ -86,10 +86,10 @@ impl Claimer {
             backlog: self.pace.is_backlog(),
             suspects: match few {
                 true => Suspects::Few,
-                false if self.view.suspects => Suspects::PutOff(SUSPECTS_PAUSE.mul_f64(self.rng.random())),
-                false => Suspects::PutOff(Duration::ZERO),
+                false if self.view.suspects => Suspects::Defer(SUSPECTS_PAUSE.mul_f64(self.rng.random())),
+                false => Suspects::Defer(Duration::ZERO),
             },
-            company: (self.route.policy.max_in_flight / 4).clamp(1, MAX_COMPANY),
+            max_suspects: (self.route.policy.max_in_flight / 4).clamp(1, MAX_SUSPECTS),
             limit,
             max_bytes,
             lease: self.lease(),

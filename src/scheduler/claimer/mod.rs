@@ -47,7 +47,7 @@ const UNHEARD_SLEEP: Duration = Duration::from_secs(1);
 
 /// Maximum suspects of one claim; a quarter of `max_in_flight` if that is less, because ordinary messages need the
 /// rest.
-const MAX_COMPANY: usize = 32;
+const MAX_SUSPECTS: usize = 32;
 
 /// Maximum deferral of suspects while others are in flight in this process. The deferral is a random part of it, so
 /// that some suspects are due soon after the permission is free.

@@ -42,8 +42,8 @@ impl MemoryPartition {
         self.attempts.get(id).map_or(0, |counts| counts.1)
     }
 
-    /// The first suspects of `due`, at most `company`; only the first one if it must be claimed alone.
-    fn first_suspects(&self, due: &[(u64, String)], company: usize) -> Vec<(u64, String)> {
+    /// The first suspects of `due`, at most `max_suspects`; only the first one if it must be claimed alone.
+    fn first_suspects(&self, due: &[(u64, String)], max_suspects: usize) -> Vec<(u64, String)> {
         let mut few = Vec::new();
         for one in due.iter().filter(|(_, id)| self.is_suspect(id)) {
             let is_alone = self.crashes(&one.1) >= ALONE_CRASHES;
@@ -51,7 +51,7 @@ impl MemoryPartition {
                 break;
             }
             few.push(one.clone());
-            if is_alone || few.len() == company {
+            if is_alone || few.len() == max_suspects {
                 break;
             }
         }
@@ -138,11 +138,11 @@ impl MemoryPartition {
 
     /// Due messages with their scores, and the number of suspects that were deferred.
     fn choose(&mut self, request: &ClaimRequest, limit: usize, now: u64) -> (Vec<(u64, String)>, u32) {
-        let company = request.company;
+        let max_suspects = request.max_suspects;
         let due = self.pending.up_to(now).map(|(id, score)| (score, id.to_owned()));
-        let Suspects::PutOff(pause) = request.suspects else {
+        let Suspects::Defer(pause) = request.suspects else {
             let due: Vec<_> = due.take(limit).collect();
-            let few = self.first_suspects(&due, company);
+            let few = self.first_suspects(&due, max_suspects);
             return (if few.is_empty() { due } else { few }, 0);
         };
         let mut at = now + u64::try_from(pause.as_millis()).expect("a pause in range");
@@ -153,7 +153,7 @@ impl MemoryPartition {
                 break;
             }
             if self.is_suspect(&id) {
-                if (suspects as usize).is_multiple_of(company) || self.crashes(&id) >= ALONE_CRASHES {
+                if (suspects as usize).is_multiple_of(max_suspects) || self.crashes(&id) >= ALONE_CRASHES {
                     at += SPACING;
                 }
                 self.pending.insert(&id, at);

@@ -182,7 +182,7 @@ impl RedisStore {
         let keys = self.keys(partition)?;
         let suspects = match request.suspects {
             Suspects::Few => "few".to_owned(),
-            Suspects::PutOff(pause) => pause.as_millis().to_string(),
+            Suspects::Defer(pause) => pause.as_millis().to_string(),
         };
         let route = self.route(&partition.route)?;
         let all = route.with_outbox(
@@ -208,7 +208,7 @@ impl RedisStore {
             .arg(suspects)
             .arg(BODIES_AT_ONCE)
             .arg(u8::from(request.again))
-            .arg(request.company)
+            .arg(request.max_suspects)
             .arg(route.flow_settings())
             .arg(route.history_settings()))
     }

@@ -178,8 +178,8 @@ async fn a_thousand_leases_suspects_or_lost_bodies_are_handled_at_once() {
         passed(&mut bench, renewed.token.0).await;
         assert_eq!(store.recover(&partition).await.unwrap().expired, 1000);
     }
-    let put_off = claim(&store).await;
-    assert_eq!((put_off.messages.len(), put_off.suspects), (0, 1000));
+    let deferred = claim(&store).await;
+    assert_eq!((deferred.messages.len(), deferred.suspects), (0, 1000));
     let stale = ids.iter().map(|id| Lease { id: id.clone(), token: Token(1), bytes: 0 });
     let settled = store.settle(&partition, &all(stale, &ClaimEnd::Ack)).await.unwrap();
     assert!(settled.len() == MAX_BATCH && settled.iter().all(|one| *one == Settled::Stale));

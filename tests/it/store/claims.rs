@@ -142,7 +142,7 @@ async fn a_thousand_suspects_in_front_do_not_hold_up_an_ordinary_claim() {
         }
         crashed.exec_async(&mut bench.raw).await.expect("written");
         let pause = Duration::from_mins(1);
-        let request = |sequence| ClaimRequest { limit, suspects: Suspects::PutOff(pause), ..claim(1, sequence) };
+        let request = |sequence| ClaimRequest { limit, suspects: Suspects::Defer(pause), ..claim(1, sequence) };
         let first = bench.store.claim(&partition(), request(1)).await.expect("a claim");
         assert_eq!((first.messages.len(), first.suspects as usize), (0, SUSPECTS), "limit {limit}");
         // In their order, each with a time of its own.
@@ -186,7 +186,7 @@ async fn suspects_come_in_companies_and_after_a_third_crash_alone() {
     }
     crashed.exec_async(&mut bench.raw).await.expect("written");
     for (sequence, expected) in (1..).zip([1..4, 4..6, 6..7, 7..10, 0..1]) {
-        let few = ClaimRequest { suspects: Suspects::Few, company: 3, ..claim(1, sequence) };
+        let few = ClaimRequest { suspects: Suspects::Few, max_suspects: 3, ..claim(1, sequence) };
         let claimed = bench.store.claim(&partition(), few).await.expect("a claim");
         let names: Vec<_> = claimed.messages.iter().map(|one| one.id.as_str().to_owned()).collect();
         assert_eq!(names, ids[expected.clone()]);
@@ -195,7 +195,7 @@ async fn suspects_come_in_companies_and_after_a_third_crash_alone() {
 }
 
 #[tokio::test]
-async fn a_company_that_is_put_off_is_due_together() {
+async fn deferred_suspects_of_one_group_are_due_together() {
     let mut bench = Bench::start().await;
     let ids = bench.schedule(8).await;
     let mut crashed = redis::pipe();
@@ -204,7 +204,8 @@ async fn a_company_that_is_put_off_is_due_together() {
         crashed.hset(key(&partition(), "attempts"), id, counts).ignore();
     }
     crashed.exec_async(&mut bench.raw).await.expect("written");
-    let claimed = bench.store.claim(&partition(), ClaimRequest { company: 3, ..claim(1, 1) }).await.expect("a claim");
+    let claimed =
+        bench.store.claim(&partition(), ClaimRequest { max_suspects: 3, ..claim(1, 1) }).await.expect("a claim");
     let rows = bench.rows(&partition()).await;
     let start = claimed.clock.micros / 1000;
     let slots: Vec<_> = ids.iter().map(|id| (rows.pending[id] - start) / 20).collect();

@@ -431,21 +431,21 @@ fn due() -> impl Strategy<Value = Due> {
 
 fn claim() -> impl Strategy<Value = ClaimRequest> {
     let suspects = prop_oneof![
-        2 => Just(Suspects::PutOff(Duration::ZERO)),
-        1 => Just(Suspects::PutOff(Duration::from_millis(FAR))),
+        2 => Just(Suspects::Defer(Duration::ZERO)),
+        1 => Just(Suspects::Defer(Duration::from_millis(FAR))),
         2 => Just(Suspects::Few),
     ];
     let bytes = prop_oneof![3 => Just(u64::MAX), 1 => 0..150_u64];
     let lease = select(vec![SHORT_LEASE, SHORT_LEASE, LONG_LEASE]);
     let again = prop::bool::weighted(0.2);
     (0..3_u64, again, suspects, 1..5_usize, 0..8_u32, bytes, lease).prop_map(
-        |(claimant, again, suspects, company, limit, max_bytes, lease)| ClaimRequest {
+        |(claimant, again, suspects, max_suspects, limit, max_bytes, lease)| ClaimRequest {
             claimant,
             sequence: 0,
             again,
             backlog: limit % 2 == 0,
             suspects,
-            company,
+            max_suspects,
             limit,
             max_bytes,
             lease,
