@@ -13,16 +13,16 @@ use serde_json::Value as Json;
 
 use super::{
     Config, LogConfig,
+    connectors::Context,
+    deserialize::unknown,
     entries::checked_names,
     fingerprint::Fingerprints,
     problem::{Path, Problems},
-    read::unknown,
     redis::{RedisConfig, RedisTopology},
     registry::Registry,
     routes::{self, Route, Surroundings},
     schedules::{self, ScheduleEntry},
     server::Server,
-    shared::Context,
     tracing::Tracing,
     value::{Period, Size, Whole},
 };

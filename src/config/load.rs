@@ -8,11 +8,11 @@ use figment::value::{Dict, Value};
 use super::{
     Config, ConfigErrors,
     check::{self, Root},
+    deserialize::{read, refused},
     entries::put_over,
     expand::expand,
     fingerprint::Fingerprints,
     problem::{Origins, Path, Problems, SettingOrigin},
-    read::{read, refused},
     registry::Registry,
     source::{self, Layer},
 };

@@ -14,6 +14,10 @@ use serde::Deserialize;
 pub use self::{
     address::{ServerAddress, server_address},
     auth::Right,
+    connectors::{
+        Context, GrowingDelay, Settings, Timeout, check_allow, check_redis_url, check_tls, non_empty, parsed,
+        redis_url, template,
+    },
     fingerprint::{ConfigDigest, Fingerprint, Fingerprints},
     listen::Listen,
     load::{RedisUrlOption, Sources, load},
@@ -23,10 +27,6 @@ pub use self::{
     routes::RouteConfig,
     schema::schema,
     server::{ServerConfig, ServerTls},
-    shared::{
-        Context, GrowingDelay, Settings, Timeout, check_allow, check_redis_url, check_tls, non_empty, parsed,
-        redis_url, template,
-    },
     tokens::{AuthConfig, TokenConfig, TokenDigest},
     value::{Flag, List, Period, Property, Real, Size, Whole},
 };
@@ -36,6 +36,8 @@ use crate::{queue::NewSchedule, sink::SinkSettings, source::SourceSettings, span
 mod address;
 mod auth;
 mod check;
+mod connectors;
+mod deserialize;
 mod entries;
 mod expand;
 mod fingerprint;
@@ -43,15 +45,12 @@ mod flow;
 mod listen;
 mod load;
 mod problem;
-mod read;
 mod redis;
 mod registry;
-mod remedy;
 mod routes;
 mod schedules;
 mod schema;
 mod server;
-mod shared;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -59,6 +58,7 @@ mod tokens;
 mod tracing;
 mod value;
 mod windows;
+mod yaml_hint;
 
 /// A validated configuration.
 #[derive(Clone, Debug)]

@@ -7,9 +7,9 @@ use serde::{Deserialize, Deserializer};
 use url::Url;
 
 use super::{
+    connectors::{check_redis_url, check_tls, non_empty, parsed},
     entries::is_name,
     problem::{Path, Problems, SettingOrigin},
-    shared::{check_redis_url, check_tls, non_empty, parsed},
     source::DEFAULT_PREFIX,
     value::{Flag, List, Period, Size, Whole},
 };

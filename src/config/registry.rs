@@ -6,10 +6,10 @@ use figment::value::{Dict, Value};
 use schemars::{Schema, SchemaGenerator};
 
 use super::{
+    connectors::{Context, Settings},
+    deserialize::{correct, read, unknown},
     entries::fill,
     problem::{Path, Problems},
-    read::{correct, read, unknown},
-    shared::{Context, Settings},
 };
 use crate::{sink::SinkSettings, source::SourceSettings};
 

@@ -11,11 +11,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{
+    connectors::GrowingDelay,
+    deserialize::{correct, kind_of, read, unknown},
     entries::fill,
     flow::Flow,
     problem::{Path, Problems},
-    read::{correct, kind_of, read, unknown},
-    shared::GrowingDelay,
     value::{Period, Real, Size, Whole},
     windows::Windows,
 };

@@ -8,8 +8,8 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value as Json;
 
 use super::{
+    deserialize::{kind_of, read, unknown},
     problem::{Path, Problems},
-    read::{kind_of, read, unknown},
     routes::RouteConfig,
     value::{Period, Property, Whole, scalar},
 };

@@ -7,9 +7,9 @@ use serde::{Deserialize, Deserializer};
 
 use super::{
     auth::{self, Tokens},
+    connectors::{check_tls, parsed},
     listen::Listen,
     problem::{Path, Problems},
-    shared::{check_tls, parsed},
     tokens::{self, AuthConfig},
     value::{Period, Size, Whole},
 };

@@ -9,7 +9,7 @@ use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
 use super::{
     entries::put_over,
     problem::{Origins, Path, Problems, SettingOrigin},
-    remedy::remedy,
+    yaml_hint::hint,
 };
 
 /// Prefix of the environment variables that are settings. It has two underscores because Kubernetes injects
@@ -65,8 +65,8 @@ pub fn file(path: &FilePath, problems: &mut Problems) -> Option<Layer> {
             let error = error.to_string();
             // The text already contains the position.
             let error = error.split_once(" at line ").map_or(error.as_str(), |(what, _)| what);
-            let remedy = remedy(&text, line, error).map_or(String::new(), |text| format!("; {text}"));
-            return refuse(line, column, format!("is not YAML: {error}{remedy}"));
+            let hint = hint(&text, line, error).map_or(String::new(), |text| format!("; {text}"));
+            return refuse(line, column, format!("is not YAML: {error}{hint}"));
         }
     };
     let places = Places::of(&text);

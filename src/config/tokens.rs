@@ -9,8 +9,8 @@ use ring::digest::{SHA256, digest as hash};
 
 use super::{
     auth::{ConfiguredToken, Right, TokenEntry, Tokens},
+    deserialize::unknown,
     problem::{Path, Problems},
-    read::unknown,
 };
 use crate::secret::Secret;
 

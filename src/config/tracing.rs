@@ -8,8 +8,8 @@ use serde::{Deserialize, Deserializer};
 use url::Url;
 
 use super::{
+    connectors::non_empty,
     problem::{Path, Problems},
-    shared::non_empty,
     value::{Period, Real},
 };
 use crate::{

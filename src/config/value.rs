@@ -12,7 +12,7 @@ use serde::{
     },
 };
 
-use super::read::kind_of;
+use super::deserialize::kind_of;
 use crate::secret::Secret;
 
 /// A duration, as humantime text, from `MIN` to `MAX` milliseconds.

@@ -12,7 +12,7 @@ use serde::{
     },
 };
 
-use super::{shared::parsed, value::List};
+use super::{connectors::parsed, value::List};
 use crate::calendar::{self, Calendar, DAY, Window};
 
 const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];

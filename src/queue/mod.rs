@@ -1,6 +1,7 @@
 //! The handle of the queues: all operations on messages of users, programs and sources, except delivery. The API, the
 //! command line and the sources use it.
 
+mod acceptance;
 mod bury;
 mod coalescer;
 mod cursor;
@@ -9,7 +10,6 @@ mod ended;
 mod external;
 mod flows;
 mod groups;
-mod growth;
 mod handle;
 mod merge;
 mod pending;
@@ -19,9 +19,9 @@ mod scatter;
 mod schedules;
 mod stats;
 
+pub use acceptance::Capacity;
 pub use ended::{EndedPage, EndedQuery};
 pub use groups::{GroupAction, GroupWork};
-pub use growth::Room;
 pub use handle::{Queue, ShownRoute, check_due};
 pub use pending::{Purge, Refused};
 pub use redirect::Stayed;

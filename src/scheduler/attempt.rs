@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{
     crowd::CrowdShare,
     decide::{Attribution, decide},
-    held::Held,
+    in_flight::InFlight,
     route::ActiveRoute,
     settler::Settler,
 };
@@ -42,7 +42,7 @@ pub struct Batch {
 }
 
 pub struct Attempt {
-    pub held: Held,
+    pub held: InFlight,
     /// From 1.
     pub number: u32,
     /// The message's own limit.
@@ -169,7 +169,7 @@ impl Attempt {
         domain: Option<&Domain>,
         share: f64,
         of_flow: bool,
-    ) -> (Held, Attribution) {
+    ) -> (InFlight, Attribution) {
         let (now, route) = (Instant::now(), &batch.route);
         route.target.breaker().metrics().send.record((now - sent).as_secs_f64());
         tracing::debug!(

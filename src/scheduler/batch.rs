@@ -11,7 +11,7 @@ use tokio::{
 use super::{
     attempt::{Attempt, Batch, read, trace_of_unsendable},
     crowd::CrowdShare,
-    held::Held,
+    in_flight::InFlight,
     recurring::{occurrence, readable_later},
     route::Target,
 };
@@ -33,7 +33,7 @@ const MAX_TOGETHER: usize = 500;
 
 impl Batch {
     /// Returns when every message is passed to the settler or moved to its list.
-    pub async fn run(mut self, messages: Vec<(Claimed, Held)>) {
+    pub async fn run(mut self, messages: Vec<(Claimed, InFlight)>) {
         let latest_end = Instant::now() + self.route.target.timeout() + START_MARGIN;
         let mut attempts = Vec::with_capacity(messages.len());
         let mut deliveries = Vec::with_capacity(messages.len());
@@ -68,7 +68,7 @@ impl Batch {
     fn open(
         &mut self,
         claimed: Claimed,
-        held: &mut Held,
+        held: &mut InFlight,
         latest_end: Instant,
     ) -> Result<(Delivery, u64, Option<CrowdShare>), ClaimEnd> {
         if latest_end > held.lease_ends {
@@ -103,7 +103,7 @@ impl Batch {
     }
 
     /// The error is how long the claimed message must wait.
-    fn enter(&mut self, held: &Held, delivery: &Delivery) -> Result<Option<CrowdShare>, Duration> {
+    fn enter(&mut self, held: &InFlight, delivery: &Delivery) -> Result<Option<CrowdShare>, Duration> {
         let Target::Sink { sink, breaker } = &self.route.target else { return Ok(None) };
         let (is_down, is_crowd) = (breaker.has_domains_down(), sink.has_destinations());
         let domain = if is_down || is_crowd { sink.domain(delivery) } else { None };

@@ -6,7 +6,7 @@
 //!
 //! Limits, outermost first: the sink's `breaker` (only one probe a second is sent while the sink or the message's
 //! failure domain is down) and the route's `budget` (messages and bytes in flight). One slow destination leaves a part
-//! of the budget to the others (`crowd`). `pace` determines the time of the next claim. A claimed message holds its
+//! of the budget to the others (`crowd`). `polling` determines the time of the next claim. A claimed message holds its
 //! permits of breaker and budget (`held`) until the `settler` frees them. Permits are returned on drop, so an aborted
 //! task cannot keep any. Instances share a partition by the delays of `sharing`.
 //!
@@ -19,17 +19,17 @@ mod budget;
 mod claimer;
 mod crowd;
 mod decide;
-mod held;
+mod in_flight;
+mod last_poll;
 mod opening;
-mod pace;
+mod polling;
 mod recurring;
 mod route;
 mod settler;
 mod sharing;
 mod store_backoff;
 mod transfer;
-mod unanswered;
-mod view;
+mod unanswered_settlements;
 
 #[cfg(test)]
 mod tests;
@@ -53,7 +53,7 @@ pub use self::{
     breaker::{Breaker, BreakerState, BreakerStatus},
     budget::Pool,
     route::{Policy, RouteSetup, Target},
-    unanswered::Unanswered,
+    unanswered_settlements::Unanswered,
 };
 use self::{budget::Budget, claimer::Claimer, crowd::Crowds, route::ActiveRoute, settler::Settler};
 use crate::{

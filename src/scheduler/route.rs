@@ -7,7 +7,7 @@ use std::{
 
 use tokio::{sync::Semaphore, time::Instant};
 
-use super::{breaker::Breaker, budget::Budget, crowd::Crowds, unanswered::Unanswered};
+use super::{breaker::Breaker, budget::Budget, crowd::Crowds, unanswered_settlements::Unanswered};
 use crate::{
     calendar::Calendar,
     incidents::{Incidents, Sample},

@@ -18,11 +18,11 @@ use tokio::{
 
 use super::{
     budget::GATHER_WAIT,
-    held::{Held, HeldOccurrence, Permits},
+    in_flight::{InFlight, OccurrenceInFlight, Permits},
     recurring::{self, dead_occurrence},
     route::ActiveRoute,
     store_backoff::{StoreBackoff, is_outage},
-    unanswered::{Unanswered, UnansweredGuard},
+    unanswered_settlements::{Unanswered, UnansweredGuard},
 };
 use crate::{
     incidents::Sample,
@@ -53,7 +53,7 @@ struct Item {
     lease: Lease,
     lease_ends: Instant,
     /// Set for the message of a schedule, until its dead letter is stored.
-    occurrence: Option<HeldOccurrence>,
+    occurrence: Option<OccurrenceInFlight>,
     trace: Option<TraceId>,
     /// The id of that dead letter.
     buried_as: Option<MessageId>,
@@ -114,13 +114,13 @@ impl Settler {
         &self.unanswered
     }
 
-    pub fn settle(&self, held: Held, end: ClaimEnd) {
+    pub fn settle(&self, held: InFlight, end: ClaimEnd) {
         self.settle_with(held, end, None, None);
     }
 
     /// Like `settle`; `detail` is stored with the error of `end`, and never logged. `attempt`: the one that failed.
-    pub fn settle_with(&self, held: Held, end: ClaimEnd, detail: Option<String>, attempt: Option<FailedAttempt>) {
-        let Held { lease, lease_ends, permits, suspects, occurrence, trace, record, .. } = held;
+    pub fn settle_with(&self, held: InFlight, end: ClaimEnd, detail: Option<String>, attempt: Option<FailedAttempt>) {
+        let InFlight { lease, lease_ends, permits, suspects, occurrence, trace, record, .. } = held;
         let permits = Some(permits);
         let (buried_as, repeated) = (None, false);
         let item = Item {

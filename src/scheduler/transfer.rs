@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     attempt::{Attempt, Batch},
-    held::Permits,
+    in_flight::Permits,
     recurring,
     settler::took_effect,
     store_backoff::{StoreBackoff, is_outage},

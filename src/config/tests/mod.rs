@@ -22,8 +22,8 @@ use crate::{
 };
 
 mod fuzz;
+mod hints;
 mod mistakes;
-mod remedies;
 mod secrets;
 
 /// Files in a directory of their own, and an environment.

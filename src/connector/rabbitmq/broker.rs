@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::{
-    remedy::with_remedy,
+    missing::with_remedy,
     transport::{BrokerEndpoint, ConnectionLink, LapinRuntime, Transport, lapin_runtime},
 };
 use crate::{

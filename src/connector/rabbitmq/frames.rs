@@ -11,7 +11,7 @@
 
 use std::collections::BTreeSet;
 
-use super::notes::{FrameNotes, PROPERTIES_OFFSET};
+use super::frame_notes::{FrameNotes, PROPERTIES_OFFSET};
 
 /// Bytes of a frame before its payload: type, channel, size.
 const HEAD: usize = 7;

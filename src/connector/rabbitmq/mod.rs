@@ -4,11 +4,11 @@
 //! read, and takes `notes`. `rights` checks queues, exchanges and permissions. `value` converts header values.
 
 mod broker;
+mod frame_notes;
 mod frames;
 #[cfg(test)]
 mod fuzz;
-mod notes;
-mod remedy;
+mod missing;
 mod rights;
 mod settings;
 pub mod sink;
@@ -18,8 +18,8 @@ mod value;
 
 pub use self::{
     broker::{Broker, BrokerConnection, BrokerServer, ReconnectDelay, answer, text},
-    notes::FrameNotes,
-    remedy::with_remedy,
+    frame_notes::FrameNotes,
+    missing::with_remedy,
     rights::{check_readable, check_writable, explained, is_quorum, no_stream},
     settings::{DelayFrom, IdFrom, RabbitMqSinkSettings, RabbitMqSourceSettings},
     value::{from_typed, to_typed},

@@ -23,7 +23,7 @@ use tokio_util::{
     sync::{CancellationToken, DropGuard, WaitForCancellationFutureOwned},
 };
 
-use super::{frames::FrameFilter, notes::FrameNotes};
+use super::{frame_notes::FrameNotes, frames::FrameFilter};
 
 /// Size of one read, in bytes.
 const READ_BYTES: usize = 64 * 1024;

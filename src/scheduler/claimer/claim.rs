@@ -57,7 +57,7 @@ impl Claimer {
             let wait = self.backoff.wait(&self.route.incidents, &self.partition, "claim", &error);
             if !is_outage(&error) {
                 drop(capacity);
-                self.view.again = true;
+                self.last_poll.again = true;
                 return self.pause(wait).await;
             }
             // The claim may have taken messages, so it is repeated until there is an answer. After `CAPACITY_HELD` its
@@ -83,10 +83,10 @@ impl Claimer {
             claimant: self.route.instance,
             sequence: self.sequence,
             again: false,
-            backlog: self.pace.is_backlog(),
+            backlog: self.polling.is_backlog(),
             suspects: match few {
                 true => Suspects::Few,
-                false if self.view.suspects => Suspects::Defer(SUSPECTS_PAUSE.mul_f64(self.rng.random())),
+                false if self.last_poll.suspects => Suspects::Defer(SUSPECTS_PAUSE.mul_f64(self.rng.random())),
                 false => Suspects::Defer(Duration::ZERO),
             },
             max_suspects: (self.route.policy.max_in_flight / 4).clamp(1, MAX_SUSPECTS),
@@ -138,6 +138,6 @@ impl Claimer {
         };
         let released = released.iter().filter(|one| **one == Settled::Done).count();
         self.route.metrics.released.increment(released as u64);
-        self.view.again = true;
+        self.last_poll.again = true;
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The wake signal also notifies when its subscription is established, and a poll follows: no later wake-up is missed.
 //! While the subscription is down, the fallback is one second. A poll is a claim; its reply determines the time of the
-//! next poll (`View`). The claimer sleeps until that time, a wake-up or the fallback. While nothing may be claimed
+//! next poll (`LastPoll`). The claimer sleeps until that time, a wake-up or the fallback. While nothing may be claimed
 //! (breaker open, no capacity), an overdue head is not polled again; only expired leases are recovered.
 
 mod claim;
@@ -21,14 +21,14 @@ use tokio::{
 use self::{claim::ClaimCapacity, overlong::Overlong};
 use super::{
     attempt::Batch,
-    held::{Held, HeldOccurrence, Permits},
+    in_flight::{InFlight, OccurrenceInFlight, Permits},
+    last_poll::{LastPoll, overdue},
     opening::Opening,
-    pace::{ClaimYield, Pace},
+    polling::{ClaimYield, Polling},
     route::ActiveRoute,
     settler::Settler,
     sharing::{OVERDUE, SharingDelay},
     store_backoff::StoreBackoff,
-    view::{View, overdue},
 };
 use crate::{
     incidents::Sample,
@@ -71,9 +71,9 @@ pub struct Claimer {
     settler: Settler,
     shutdown: watch::Receiver<bool>,
     rng: StdRng,
-    view: View,
+    last_poll: LastPoll,
     sharing_delay: SharingDelay,
-    pace: Pace,
+    polling: Polling,
     backoff: StoreBackoff,
     /// Number of the latest claim.
     sequence: u64,
@@ -106,9 +106,9 @@ impl Claimer {
             settler,
             shutdown,
             rng: StdRng::seed_from_u64(seed),
-            view: View::new(now),
+            last_poll: LastPoll::new(now),
             sharing_delay: SharingDelay::default(),
-            pace: Pace::new(route.policy.max_in_flight),
+            polling: Polling::new(route.policy.max_in_flight),
             backoff: StoreBackoff::default(),
             sequence: 0,
             wake_others_from: now,
@@ -142,7 +142,7 @@ impl Claimer {
                 self.look_at_leases().await;
             }
             let look_at = self.may_look_at_leases();
-            let (at, wake) = self.view.next(self.fallback(), self.sharing_delay.wait(), self.recover_from);
+            let (at, wake) = self.last_poll.next(self.fallback(), self.sharing_delay.wait(), self.recover_from);
             if at <= now {
                 return true;
             }
@@ -158,10 +158,10 @@ impl Claimer {
                     match reason {
                         WakeReason::HeadEarlier => {}
                         WakeReason::Overdue => self.sharing_delay.reset(),
-                        WakeReason::Subscription => self.view.again = true,
+                        WakeReason::Subscription => self.last_poll.again = true,
                     }
-                    self.view.woken.get_or_insert(Instant::now());
-                    self.pace.refresh();
+                    self.last_poll.woken.get_or_insert(Instant::now());
+                    self.polling.refresh();
                 }
                 () = sleep_until(look_at.min(at)) => {
                     if at <= Instant::now() {
@@ -179,28 +179,31 @@ impl Claimer {
 
     /// The latest time of the next poll: the same for all partitions, so that their polls share calls.
     fn fallback(&self) -> Instant {
-        let (polled, period) = (self.view.polled, self.max_sleep());
+        let (polled, period) = (self.last_poll.polled, self.max_sleep());
         let passed = (polled - self.route.started).as_nanos() % period.as_nanos().max(1);
         polled + period.saturating_sub(Duration::from_nanos(u64::try_from(passed).unwrap_or(u64::MAX)))
     }
 
-    /// Waits for pace, breaker and capacity, and recovers expired leases while it waits. Returns false at shutdown.
+    /// Waits until a poll, the breaker and the budget permit a claim, and recovers expired leases while it waits. Returns false at shutdown.
     async fn may_claim(&mut self) -> bool {
         let began = Instant::now();
-        let overdue_since = self.view.overdue_since().unwrap_or(began);
-        let worthwhile = self.pace.worthwhile();
+        let overdue_since = self.last_poll.overdue_since().unwrap_or(began);
+        let worthwhile = self.polling.worthwhile();
         loop {
             let route = Arc::clone(&self.route);
-            let pace = self.pace.next();
+            let polling = self.polling.next();
             let ready = async {
-                if let Some(at) = pace {
+                if let Some(at) = polling {
                     sleep_until(at).await;
                 }
                 route.target.breaker().ready().await;
                 route.budget.available(worthwhile).await;
             };
-            let lease_ends =
-                self.view.lease.unwrap_or(self.view.polled.max(began) + self.max_sleep()).max(self.recover_from);
+            let lease_ends = self
+                .last_poll
+                .lease
+                .unwrap_or(self.last_poll.polled.max(began) + self.max_sleep())
+                .max(self.recover_from);
             let look_at = self.may_look_at_leases();
             let wake_others_at = (overdue_since + OVERDUE).max(self.wake_others_from);
             tokio::select! {
@@ -219,7 +222,7 @@ impl Claimer {
     /// the sink is down: other instances would not keep up either.
     async fn wake_others(&mut self) {
         self.wake_others_from = Instant::now() + WAKE_OTHERS_INTERVAL;
-        if self.view.has_due() && self.route.target.breaker().is_closed() {
+        if self.last_poll.has_due() && self.route.target.breaker().is_closed() {
             // An error does no harm: the call is repeated.
             let _ = self.route.store.wake_all(&self.partition).await;
         }
@@ -229,7 +232,7 @@ impl Claimer {
     async fn poll(&mut self) {
         let Some(capacity) = self.reserve(MAX_MESSAGES, MAX_BYTES) else { return };
         let suspects = Arc::clone(&self.route.suspects);
-        let right = self.view.suspects.then(|| suspects.try_acquire_owned().ok()).flatten();
+        let right = self.last_poll.suspects.then(|| suspects.try_acquire_owned().ok()).flatten();
         self.sequence += 1;
         // This poll covers all wake-ups before it.
         let _ = self.signal.notified().now_or_never();
@@ -237,7 +240,7 @@ impl Claimer {
         // Outside of the windows a poll reads the clock and the head.
         let limit = if self.opening.is_open(began) { capacity.reservation.messages() } else { 0 };
         let request = self.request(right.is_some(), limit, capacity.reservation.bytes());
-        self.pace.start(began);
+        self.polling.start(began);
         let answer = self.claim(request, capacity).await;
         self.answered(request, began, answer, right).await;
     }
@@ -258,13 +261,13 @@ impl Claimer {
         let left = Duration::from_micros(claim.token.0.saturating_sub(claim.clock.micros));
         // If Redis' clock has stepped back since, `left` is too long.
         let lease_ends = claim.clock.taken + left.min(lease);
-        let expired = self.view.update(&claim, Instant::now());
+        let expired = self.last_poll.update(&claim, Instant::now());
         self.sharing_delay.polled(&claim, self.rng.random());
         if !is_open {
             // The instance that served the partition before the closing can be gone at the opening.
             self.sharing_delay.reset();
         }
-        self.pace.claimed(if limit == 0 { ClaimYield::Empty } else { claim_yield(&claim) });
+        self.polling.claimed(if limit == 0 { ClaimYield::Empty } else { claim_yield(&claim) });
         self.died(DeadReason::Orphan, &claim.orphans, "the body was missing");
         self.send(claim, capacity, right, lease_ends, is_open);
         if expired {
@@ -302,7 +305,7 @@ impl Claimer {
         reservation.claimed(claim.messages.len());
         let right = right.map(Arc::new);
         let held = |claimed: Claimed| {
-            let held = Held {
+            let held = InFlight {
                 lease: Lease { id: claimed.id.clone(), token: claim.token, bytes: claimed.body.len() },
                 not_before: claimed.not_before,
                 lease_ends,
@@ -314,7 +317,7 @@ impl Claimer {
                 occurrence: claimed
                     .id
                     .schedule()
-                    .map(|_| HeldOccurrence { body: claimed.body.clone(), failures: claimed.failures }),
+                    .map(|_| OccurrenceInFlight { body: claimed.body.clone(), failures: claimed.failures }),
                 record: self.route.keeps_history.then(|| EndRecord::of(&claimed.body, claimed.failures)),
                 trace: None,
             };
@@ -351,23 +354,23 @@ impl Claimer {
             return;
         }
         // Unknown until the next poll.
-        self.view.lease = None;
+        self.last_poll.lease = None;
         match self.route.store.recover(&self.partition).await {
             Ok(recovered) => {
                 self.store_answered();
                 let now = Instant::now();
                 self.route.metrics.leases_expired.increment(recovered.expired.into());
                 self.died(DeadReason::Crash, &recovered.dead, "its process ended, again and again");
-                self.view.polled = now;
-                self.view.again = true;
+                self.last_poll.polled = now;
+                self.last_poll.again = true;
                 if recovered.more {
-                    self.view.lease = Some(now);
+                    self.last_poll.lease = Some(now);
                 } else if recovered.expired == 0 {
                     self.recover_from = now + RECOVERY_PAUSE;
                 }
             }
             Err(error) => {
-                self.view.lease = Some(Instant::now());
+                self.last_poll.lease = Some(Instant::now());
                 let wait = self.backoff.wait(&self.route.incidents, &self.partition, "recover", &error);
                 self.pause(wait).await;
             }
@@ -376,7 +379,7 @@ impl Claimer {
 
     /// When to look for leases that end too late; in the far future while no lease is known.
     fn may_look_at_leases(&self) -> Instant {
-        match self.view.lease {
+        match self.last_poll.lease {
             Some(_) => self.overlong.look_at.max(self.recover_from),
             None => self.overlong.look_at + NO_LEASE,
         }
@@ -407,8 +410,8 @@ impl Claimer {
                          their messages are delivered again"
                     );
                     // The next poll finds them expired.
-                    self.view.polled = now;
-                    self.view.again = true;
+                    self.last_poll.polled = now;
+                    self.last_poll.again = true;
                 }
             }
             // The next poll reports the error.

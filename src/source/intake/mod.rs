@@ -100,14 +100,14 @@ impl Intake {
     ///
     /// # Errors
     /// When punctual stops first.
-    pub async fn until_room(&self, max: u16) -> Result<u16, Stopped> {
+    pub async fn until_accepted(&self, max: u16) -> Result<u16, Stopped> {
         let (started, _clear) = (Instant::now(), ClearOnDrop(self, Side::Limits));
         loop {
-            let Some(room) = self.repeat(|| self.queue.room(&self.route)).await? else { return Ok(max) };
-            if room.messages > 0 {
-                return Ok(u16::try_from(room.messages).map_or(max, |room| room.min(max)));
+            let Some(free) = self.repeat(|| self.queue.free_capacity(&self.route)).await? else { return Ok(max) };
+            if free.messages > 0 {
+                return Ok(u16::try_from(free.messages).map_or(max, |messages| messages.min(max)));
             }
-            self.report_failing(Side::Limits, room.limit.explain());
+            self.report_failing(Side::Limits, free.limit.explain());
             self.wait_since(started).await?;
         }
     }

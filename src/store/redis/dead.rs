@@ -9,7 +9,7 @@ use super::{
     MAX_BATCH, MAX_CALL_BYTES, RedisStore,
     engine::kept,
     filter::{FILTERED_BYTES, bound, filtered},
-    read::ListedPart,
+    queries::ListedPart,
     reply::Reply,
     script, unless_closed,
 };

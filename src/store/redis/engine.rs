@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::{
     Bundlers, MAX_BATCH, MAX_BODIES_BYTES, RedisStore,
     bundler::{Answered, Bundler},
-    packed,
+    message_pack,
     reply::{self, Reply},
     script::{self, Call},
 };
@@ -229,9 +229,9 @@ impl RedisStore {
             messages: Vec::with_capacity(messages as usize),
         };
         let packed = reply.bytes()?;
-        let (ids, rest) = packed::array(&packed)?;
-        let (bodies, rest) = packed::array(rest)?;
-        let (scores, _) = packed::array(rest)?;
+        let (ids, rest) = message_pack::array(&packed)?;
+        let (bodies, rest) = message_pack::array(rest)?;
+        let (scores, _) = message_pack::array(rest)?;
         for ((id, body), score) in ids.into_iter().zip(bodies).zip(scores) {
             claim.messages.push(Claimed {
                 id: reply::id(id)?,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use redis::Value;
 
-use super::{MAX_BATCH, RedisStore, read::snapshot, reply::Reply, script, unless_closed};
+use super::{MAX_BATCH, RedisStore, queries::snapshot, reply::Reply, script, unless_closed};
 use crate::{
     message::{MessageId, State, codec},
     store::{Partition, Snapshot, StoreError},

@@ -7,6 +7,7 @@
 //! Calls of producers go through `writes`, which can wait for replicas. Wake-ups arrive on a separate connection
 //! (`wake`).
 
+mod acceptance;
 mod bundler;
 pub mod connection;
 mod dead;
@@ -19,12 +20,11 @@ mod flows;
 mod forward;
 mod generations;
 mod groups;
-mod growth;
 mod history;
 mod keys;
-mod packed;
+mod message_pack;
 mod pending;
-mod read;
+mod queries;
 mod registered;
 mod repartition;
 mod replication;
@@ -48,7 +48,7 @@ pub use groups::{CancelledGroup, GroupMember, GroupMembers};
 pub use history::{EndPlace, EndsPart};
 pub use keys::DelayQueueKeys;
 pub use pending::Named;
-pub use read::{HORIZONS, Listed, ListedPart, PartitionForecast, PartitionStats};
+pub use queries::{HORIZONS, Listed, ListedPart, PartitionForecast, PartitionStats};
 pub use repartition::{Carried, Moved};
 pub use rights::{check_list, check_place};
 pub use route::{Registration, RegistrationError, Registrations, RouteSettings};

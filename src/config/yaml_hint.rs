@@ -1,8 +1,8 @@
-//! Remedies for a text that is not YAML.
+//! Hints for a text that is not YAML.
 
-/// The remedy for `error`, which the parser reported at `line` (from 1; 0: unknown) of `text`. The usual causes are a
+/// The hint for `error`, which the parser reported at `line` (from 1; 0: unknown) of `text`. The usual causes are a
 /// tab, a `${...}` without quotes, and the indentation.
-pub fn remedy(text: &str, line: usize, error: &str) -> Option<&'static str> {
+pub fn hint(text: &str, line: usize, error: &str) -> Option<&'static str> {
     if error.contains(" tab") || error.starts_with("tabs ") {
         return Some("indent with spaces: YAML takes no tabs");
     }

@@ -15,7 +15,7 @@ const FALLBACK: &str = "fallback";
 
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts of one reply")]
-pub struct View {
+pub struct LastPoll {
     /// When the last poll was answered.
     pub polled: Instant,
     /// Whether to poll at once; reset when a poll is answered.
@@ -33,7 +33,7 @@ pub struct View {
     pub suspects: bool,
 }
 
-impl View {
+impl LastPoll {
     /// Before the first poll, which is due at once.
     pub fn new(now: Instant) -> Self {
         Self {

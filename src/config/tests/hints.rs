@@ -6,10 +6,10 @@ use serde::Deserialize;
 use super::*;
 
 #[test]
-fn a_text_that_is_not_yaml_is_refused_with_a_remedy() {
+fn a_text_that_is_not_yaml_is_refused_with_a_hint() {
     let (tab, quote) = ("indent with spaces: YAML takes no tabs", "put text with `${...}` in quotes");
     let indentation = "check the indentation: all keys of a mapping begin in the same column";
-    for (yaml, place, remedy) in [
+    for (yaml, place, hint) in [
         ("redis:\n\ttimeout: 1s\n", "1.yaml:2:2", tab),
         ("redis:\n  timeout: 1s\n\turl: x\n", "1.yaml:2:12", tab),
         ("redis: { password: ${PW} }\n", "1.yaml:1:21", quote),
@@ -23,11 +23,11 @@ fn a_text_that_is_not_yaml_is_refused_with_a_remedy() {
         let problems = Setup::new(&[yaml], &[]).problems();
         let [problem] = &problems[..] else { panic!("{yaml}: {problems:#?}") };
         assert!(problem.starts_with(&format!("{place}: is not YAML: ")), "{yaml}: {problem}");
-        assert!(problem.ends_with(remedy), "{yaml}: {problem}");
+        assert!(problem.ends_with(hint), "{yaml}: {problem}");
     }
     for yaml in ["redis: {url: '${A}\n", "sinks:\n  a: {type: http\n  b: {type: http}\n", "redis: [\n"] {
         let problem = Setup::new(&[yaml], &[("A", "x")]).problems().remove(0);
-        assert!(problem.contains("is not YAML: ") && !problem.contains("; "), "no remedy fits: {problem}");
+        assert!(problem.contains("is not YAML: ") && !problem.contains("; "), "no hint fits: {problem}");
     }
 }
 

@@ -1,3 +1,5 @@
+//! Settlements that the store did not answer.
+
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},

@@ -27,14 +27,14 @@ pub enum ClaimYield {
 }
 
 #[derive(Debug)]
-pub struct Pace {
+pub struct Polling {
     worthwhile: usize,
     started: Option<Instant>,
     gap: Duration,
     is_backlog: bool,
 }
 
-impl Pace {
+impl Polling {
     /// `max_in_flight`: the limit of the route.
     pub fn new(max_in_flight: usize) -> Self {
         let worthwhile = (max_in_flight / 4).clamp(1, WORTHWHILE);
@@ -80,11 +80,11 @@ impl Pace {
 mod tests {
     use super::*;
 
-    fn gap(pace: &mut Pace, result: ClaimYield) -> u128 {
+    fn gap(polling: &mut Polling, result: ClaimYield) -> u128 {
         let now = Instant::now();
-        pace.start(now);
-        pace.claimed(result);
-        pace.next().unwrap().duration_since(now).as_millis()
+        polling.start(now);
+        polling.claimed(result);
+        polling.next().unwrap().duration_since(now).as_millis()
     }
 
     #[test]
@@ -92,28 +92,28 @@ mod tests {
         for (max_in_flight, count, more, expected) in
             [(1000, 100, true, true), (1000, 99, true, false), (1000, 500, false, false), (4, 1, true, true)]
         {
-            let mut pace = Pace::new(max_in_flight);
-            pace.claimed(ClaimYield::Messages { count, more });
-            assert_eq!(pace.is_backlog(), expected, "{count} of {max_in_flight}, {more}");
+            let mut polling = Polling::new(max_in_flight);
+            polling.claimed(ClaimYield::Messages { count, more });
+            assert_eq!(polling.is_backlog(), expected, "{count} of {max_in_flight}, {more}");
         }
     }
 
     #[test]
     fn after_messages_the_next_claim_may_start_at_once() {
-        let mut pace = Pace::new(1000);
-        pace.start(Instant::now());
-        pace.claimed(ClaimYield::Empty);
-        assert!(pace.next().is_some());
-        pace.claimed(ClaimYield::Messages { count: 1, more: true });
-        assert_eq!(pace.next(), None);
+        let mut polling = Polling::new(1000);
+        polling.start(Instant::now());
+        polling.claimed(ClaimYield::Empty);
+        assert!(polling.next().is_some());
+        polling.claimed(ClaimYield::Messages { count: 1, more: true });
+        assert_eq!(polling.next(), None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_head_that_cannot_be_claimed_is_polled_ever_more_rarely() {
-        let mut pace = Pace::new(1000);
-        let gaps: Vec<_> = (0..8).map(|_| gap(&mut pace, ClaimYield::Fruitless)).collect();
+        let mut polling = Polling::new(1000);
+        let gaps: Vec<_> = (0..8).map(|_| gap(&mut polling, ClaimYield::Fruitless)).collect();
         assert_eq!(gaps, [16, 32, 64, 128, 256, 512, 1000, 1000]);
-        pace.refresh();
-        assert!(pace.next().unwrap() <= Instant::now() + FRUITLESS_GAP);
+        polling.refresh();
+        assert!(polling.next().unwrap() <= Instant::now() + FRUITLESS_GAP);
     }
 }

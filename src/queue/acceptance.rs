@@ -11,9 +11,9 @@ use crate::{
 /// Maximum bytes of a stored message besides its payload.
 const MAX_OVERHEAD: u64 = MAX_METADATA_BYTES as u64 + 64;
 
-/// The number of messages that the limits of a route leave room for, and the limit that leaves the least.
+/// The number of messages that the limits of a route permit, and the limit that leaves the least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct Capacity {
     pub messages: u64,
     pub limit: Limit,
 }
@@ -32,8 +32,8 @@ impl Queue {
         Ok(())
     }
 
-    /// The room for messages of any size in the fullest partition; `None` without limits, which takes no call.
-    pub async fn room(&self, route: &str) -> Result<Option<Room>, QueueError> {
+    /// The capacity for messages of any size in the fullest partition; `None` without limits, which takes no call.
+    pub async fn free_capacity(&self, route: &str) -> Result<Option<Capacity>, QueueError> {
         let store = self.store();
         let [messages, bytes] = store.limits_of_partition(route);
         if messages.is_none() && bytes.is_none() {
@@ -42,15 +42,15 @@ impl Queue {
         let partitions = &self.route(route)?.partitions;
         let stats = try_join_all(partitions.iter().map(|(partition, _)| store.stats(partition))).await?;
         let fullest = |used: fn(&PartitionStats) -> u64| stats.iter().map(used).max().unwrap_or(0);
-        let by_messages = messages.map(|limit| Room {
+        let by_messages = messages.map(|limit| Capacity {
             messages: limit.saturating_sub(fullest(|part| part.pending + part.unack)),
             limit: Limit::Messages,
         });
         let by_bytes = bytes.map(|limit| {
-            // With a low limit, larger messages are refused until there is more room.
+            // With a low limit, larger messages are refused until the others have left.
             let largest = (self.max_payload(route) as u64 + MAX_OVERHEAD).min(limit / 2).max(1);
-            Room { messages: limit.saturating_sub(fullest(|part| part.bytes)) / largest, limit: Limit::Bytes }
+            Capacity { messages: limit.saturating_sub(fullest(|part| part.bytes)) / largest, limit: Limit::Bytes }
         });
-        Ok(by_messages.into_iter().chain(by_bytes).min_by_key(|room| room.messages))
+        Ok(by_messages.into_iter().chain(by_bytes).min_by_key(|capacity| capacity.messages))
     }
 }

@@ -1,3 +1,5 @@
+//! Claimed messages until their settlement.
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -11,7 +13,7 @@ use crate::{
 };
 
 /// A claimed message with its permits, until its settlement.
-pub struct Held {
+pub struct InFlight {
     pub lease: Lease,
     /// Its score in `pending` before the claim.
     pub not_before: UnixMillis,
@@ -21,7 +23,7 @@ pub struct Held {
     /// For a suspect: the permission to have suspects in flight. One claim of a process has it at a time.
     pub suspects: Option<Arc<OwnedSemaphorePermit>>,
     /// Only of the message of a schedule.
-    pub occurrence: Option<HeldOccurrence>,
+    pub occurrence: Option<OccurrenceInFlight>,
     /// For the history of the route, if it has one.
     pub record: Option<EndRecord>,
     /// The message's trace, once the message is decoded.
@@ -29,7 +31,7 @@ pub struct Held {
 }
 
 /// The parts of an occurrence's dead letter.
-pub struct HeldOccurrence {
+pub struct OccurrenceInFlight {
     /// The stored body of the schedule's message.
     pub body: Bytes,
     /// Failed attempts before this claim.
@@ -54,7 +56,7 @@ impl Permits {
     }
 }
 
-impl Held {
+impl InFlight {
     /// Ends the claim as if the message had never been claimed.
     pub fn given_back(&self) -> ClaimEnd {
         ClaimEnd::Release { at: self.not_before }
