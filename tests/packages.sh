@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the packages of deploy/release.sh into fresh roots: Debian 12 and 13 the .deb, a third one the .rpm. In each: install,
 # edit the file, run as the user of the unit in its sandbox, upgrade, remove, purge. Last the tarball, in Debian 11 with its
-# glibc 2.31, and the image, unpacked.
+# glibc 2.31 and by hand in Debian 12, and the image, unpacked.
 #
 #   tests/packages.sh [DIRECTORY OF THE RELEASE]
 #
@@ -23,12 +23,12 @@ started=()
 trap '[ ${#started[@]} = 0 ] || kill "${started[@]}" 2>/dev/null || true' EXIT
 step() { echo "--- $*"; }
 
-# A root of a release of Debian, made once, with the server that the package recommends.
-base() { # SUITE [PACKAGES]
+# A root of a release of Debian, made once.
+base() { # SUITE
     local keys=/usr/share/keyrings/debian-archive-keyring.gpg mirror
     mirror=$(apt-get indextargets --format '$(SITE)' 'Identifier: Packages' | grep -m 1 '/debian/*$') || fail "no mirror of Debian"
     [ -d "$roots/$1" ] && return
-    mmdebstrap --quiet --variant=minbase --include="ca-certificates${2:+,$2}" --aptopt='Acquire::Check-Valid-Until "false"' \
+    mmdebstrap --quiet --variant=minbase --include=ca-certificates,systemd --aptopt='Acquire::Check-Valid-Until "false"' \
         --aptopt='APT::Install-Recommends "false"' "$1" "$roots/$1.new" "deb [signed-by=$keys] $mirror $1 main"
     printf '#!/bin/sh\nexit 101\n' >"$roots/$1.new/usr/sbin/policy-rc.d"
     chmod 755 "$roots/$1.new/usr/sbin/policy-rc.d"
@@ -109,6 +109,29 @@ serve() { # PAYLOAD
 }
 jobs() { redis-cli -s "$root/var/lib/punctual/redis.sock" lrange jobs 0 -1; }
 
+# The systemd of the root accepts the unit, and finds it as hard as docs/deploy.md says. It is not enabled before an administrator
+# enables it.
+unit() {
+    local said level
+    said=$(inside systemd-analyze verify --man=no punctual.service 2>&1) || fail "systemd refuses the unit: $said"
+    [ -z "$said" ] || fail "an unknown setting is no error to systemd: $said"
+    level=$(inside systemd-analyze security --offline=true --no-pager punctual.service | sed -n 's/.*exposure level for punctual.service: \([0-9.]*\).*/\1/p')
+    grep -q "exposure level is $level," docs/deploy.md || fail "docs/deploy.md says another exposure level: $level"
+    [ "$(inside systemctl is-enabled punctual)" = disabled ] || fail "the unit is enabled"
+}
+
+# Credentials are there only while the unit runs.
+without_credentials() {
+    local command code
+    for command in check serve; do
+        code=0
+        inside punctual "$command" -c /etc/punctual/punctual.yaml >"$roots/check.log" 2>&1 || code=$?
+        # systemd does not restart the unit after this one.
+        [ "$code" = 2 ] || fail "$command without credentials ends with $code: $(cat "$roots/check.log")"
+        grep -q /run/credentials/punctual.service/secrets_token "$roots/check.log" || fail "$command does not name the missing file"
+    done
+}
+
 # Files, users and groups of the root, without the records of package managers.
 listing() {
     (cd "$root" && find . -xdev \( -path ./proc -o -path ./dev -o -path ./tmp -o -path ./var/cache -o -path ./var/log -o \
@@ -148,7 +171,10 @@ debian() { # SUITE
     done
 
     step "$1: edit, run"
+    unit
+    inside systemctl --quiet enable punctual
     edit
+    without_credentials
     serve first
     step "$1: upgrade over itself, and to a later version"
     cp "$root/etc/punctual/punctual.yaml" "$roots/edited.yaml"
@@ -159,6 +185,7 @@ debian() { # SUITE
     dpkg-deb -b "$roots/later" "$root/tmp/later.deb" >/dev/null
     inside dpkg -i /tmp/later.deb >"$roots/apt.log" 2>&1 || fail "$(cat "$roots/apt.log")"
     cmp "$root/etc/punctual/punctual.yaml" "$roots/edited.yaml" || fail "the edit is lost"
+    [ "$(inside systemctl is-enabled punctual)" = enabled ] || fail "an upgrade disables the unit"
     serve second
     step "$1: remove, purge"
     inside apt-get -qq remove -y punctual >"$roots/apt.log" 2>&1
@@ -166,6 +193,7 @@ debian() { # SUITE
     inside apt-get -qq purge -y punctual >"$roots/apt.log" 2>&1
     listing >"$roots/with-data"
     [ -e "$root/var/lib/punctual/appendonlydir" ] || fail "data is lost"
+    [ -z "$(find "$root/etc/systemd" "$root/var/lib/systemd" -name 'punctual*')" ] || fail "the unit is left enabled"
     # A package that has never run leaves nothing at all.
     rm -rf "$root/var/lib/punctual"
     inside userdel punctual
@@ -192,6 +220,7 @@ rpm_root() {
     rpm -qp --requires "$package" | grep -x 'glibc >= 2.31'
     "${install[@]}" -i "$package"
     [ "$(stat -c %a "$root/etc/punctual/punctual.yaml")" = 640 ] || fail "others can read the configuration"
+    unit
     edit
     step "rpm: run, upgrade, erase"
     serve first
@@ -215,6 +244,21 @@ tarball() {
     inside "/opt/punctual-$version-x86_64-linux/bin/punctual" --version
     printf 'redis: { url: "redis://127.0.0.1:1/0" }\n' >"$root/etc/punctual.yaml"
     inside "/opt/punctual-$version-x86_64-linux/bin/punctual" check -c /etc/punctual.yaml
+
+    step "tarball: the unit by hand, as in docs/deploy.md"
+    base bookworm
+    fresh bookworm
+    inside apt-get -qq update
+    inside apt-get -qq install -y redis-server >"$roots/apt.log" 2>&1
+    tar -xzf "$release/punctual-$version-x86_64-linux.tar.gz" -C "$root/opt"
+    inside sh -ec "cd /opt/punctual-$version-x86_64-linux && cp bin/punctual /usr/bin && cp systemd/punctual.service /etc/systemd/system
+        mkdir /etc/punctual && cp etc/punctual.yaml /etc/punctual && mkdir -m 700 /etc/punctual/secrets
+        $(grep -o 'useradd --system [^\`]*' docs/deploy.md)"
+    unit
+    edit
+    # StateDirectory= of the unit.
+    inside install -d -m 700 -o punctual -g punctual /var/lib/punctual
+    serve first
 }
 
 image() {
