@@ -2,7 +2,8 @@
 # Tests the judge of the fault campaign: builds the program with each bug of tests/campaign/bugs/ in turn, and runs a campaign
 # that must find it within ten minutes, or MINUTES. Prints one line for each. Exit 0 only if all were found.
 #
-# `tests/campaign/bugs.sh [NAME...]`: all bugs, or those that are named, without `.patch`.
+# `tests/campaign/bugs.sh [NAME...]`: all bugs, or those that are named, without `.patch`. A line `# options: OPTIONS` above a patch has
+# options of the campaign, for a bug that only some faults show.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -22,10 +23,11 @@ for name in "${names[@]}"; do
     done
     patch --quiet --directory "$work/source" --strip 1 <"tests/campaign/bugs/$name.patch"
     (cd "$work/source" && cargo build --quiet --locked --bin punctual)
+    read -ra options <<<"$(sed -n 's/^# options: //p' "tests/campaign/bugs/$name.patch")"
     log=$work/$name.log started=$SECONDS
     # Without the target directory of the bugs: the test is that of this checkout.
     if env -u CARGO_TARGET_DIR PUNCTUAL_CAMPAIGN_PROGRAM="$work/target/debug/punctual" \
-        "$root/tests/campaign.sh" --minutes "${MINUTES:-10}" --seed "${SEED:-1}" >"$log" 2>&1 </dev/null; then
+        "$root/tests/campaign.sh" --minutes "${MINUTES:-10}" --seed "${SEED:-1}" "${options[@]}" >"$log" 2>&1 </dev/null; then
         echo "$name: NOT FOUND in $((SECONDS - started)) s"
         failed=1
     elif grep --quiet '^BREACH' "$log"; then

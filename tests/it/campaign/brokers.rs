@@ -193,6 +193,7 @@ fn arrival(id: String, body: &[u8], at: u64, header: impl Fn(&str) -> String) ->
         ended: None,
         route: header("punctual-route"),
         reply: Reply::Status(200),
+        sender: None,
         wrong,
         id,
     }

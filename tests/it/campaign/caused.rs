@@ -10,6 +10,8 @@ use crate::support::receiver::wall_clock;
 pub struct Caused {
     pub kind: Kind,
     pub detail: String,
+    /// `None`: it is not a fault of one instance.
+    pub instance: Option<usize>,
     /// Epoch milliseconds.
     pub began: u64,
     /// `None`: it goes on.
@@ -23,8 +25,22 @@ pub struct Faults(Mutex<Vec<Caused>>);
 
 impl Faults {
     pub fn begin(&self, kind: Kind, detail: String) -> usize {
+        self.add(wall_clock(), kind, None, detail)
+    }
+
+    /// One that was noticed now.
+    pub fn begin_since(&self, began: u64, kind: Kind, detail: String) -> usize {
+        self.add(began, kind, None, detail)
+    }
+
+    /// A fault of one instance.
+    pub fn begin_of(&self, instance: usize, kind: Kind, detail: String) -> usize {
+        self.add(wall_clock(), kind, Some(instance), format!("instance {instance}, {detail}"))
+    }
+
+    fn add(&self, began: u64, kind: Kind, instance: Option<usize>, detail: String) -> usize {
         let mut all = self.0.lock().expect("no panic under this lock");
-        all.push(Caused { kind, detail, began: wall_clock(), ended: None, is_withdrawn: false });
+        all.push(Caused { kind, detail, instance, began, ended: None, is_withdrawn: false });
         all.len() - 1
     }
 

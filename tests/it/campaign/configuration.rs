@@ -19,6 +19,8 @@ pub enum Age {
 }
 
 pub struct Configuration {
+    /// The instance that has it.
+    pub instance: usize,
     /// The setting `redis.sentinel` or `redis.cluster`.
     pub redis: String,
     /// Number of replicas that have a message before a call is answered.
@@ -39,7 +41,7 @@ impl Configuration {
     }
 
     pub fn text(&self, age: Age) -> String {
-        let Self { redis, replicas, endpoint, sinks, sources, routes, .. } = self;
+        let Self { instance, redis, replicas, endpoint, sinks, sources, routes, .. } = self;
         let has = |name: &str| routes.iter().any(|route| route.name == name);
         let durability =
             if *replicas == 0 { String::new() } else { format!(", durability: {{ replicas: {replicas} }}") };
@@ -59,7 +61,7 @@ impl Configuration {
         let head = format!(
             "redis: {{ {redis}, username: {USER}, password: secret, timeout: 3s{durability} }}\n\
              server: {{ request_timeout: 4s }}\nmax_sleep: 5s\n\
-             sinks:\n  hook: {{ type: http, url: 'http://127.0.0.1:{endpoint}/due', timeout: 2s }}\n",
+             sinks:\n  hook: {{ type: http, url: 'http://127.0.0.1:{endpoint}/due/{instance}', timeout: 2s }}\n",
         );
         let newest = routes.iter().rfind(|route| route.is_plain()).map(|route| route.name);
         let is_there = |route: &&&Route| age != Age::WithoutRoute || Some(route.name) != newest;

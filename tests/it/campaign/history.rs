@@ -78,6 +78,8 @@ pub struct Arrival {
     /// The route that its headers name.
     pub route: String,
     pub reply: Reply,
+    /// The instance that sent it. `None`: a broker does not know it.
+    pub sender: Option<usize>,
     /// A header that differs from what was scheduled.
     pub wrong: Option<String>,
 }
@@ -94,8 +96,11 @@ impl fmt::Display for Call {
 
 impl fmt::Display for Arrival {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { version, attempt, due, at, ended, reply, wrong, .. } = self;
-        write!(f, "{at}: arrived, version {version:?}, attempt {attempt}, due {due}: {reply:?} at {ended:?}")?;
+        let Self { version, attempt, due, at, ended, reply, sender, wrong, .. } = self;
+        write!(
+            f,
+            "{at}: arrived from {sender:?}, version {version:?}, attempt {attempt}, due {due}: {reply:?} at {ended:?}"
+        )?;
         wrong.as_ref().map_or(Ok(()), |wrong| write!(f, ", {wrong}"))
     }
 }

@@ -71,7 +71,7 @@ impl Observed {
 }
 
 /// The kind of fault that explains two deliveries of a message of this route.
-pub fn explanation(observed: &Observed, route: &str, first: u64, second: u64) -> Option<&'static str> {
+pub fn explanation(observed: &Observed, route: &str, first: &Arrival, second: &Arrival) -> Option<&'static str> {
     let mut faults = observed.faults.iter();
     let fault = faults.find(|fault| fault.kind.duplicates(route) && fault.repeats(first, second));
     fault.map(|fault| fault.kind.name())
@@ -153,16 +153,24 @@ fn history(observed: &Observed, id: &str, what: &str) -> String {
 
 impl Caused {
     /// Whether two deliveries at these times can be its consequence.
-    fn repeats(&self, first: u64, second: u64) -> bool {
+    fn repeats(&self, first: &Arrival, second: &Arrival) -> bool {
         // The first was delivered, and its settlement was not made or is lost.
-        let is_unsettled = self.overlaps(first.saturating_sub(SETTLED_WITHIN), first + SETTLED_WITHIN);
+        let is_near = self.overlaps(first.at.saturating_sub(SETTLED_WITHIN), first.at + SETTLED_WITHIN);
+        let is_unsettled = is_near && self.hit_sender(first);
         // It returns when the lease ends. A message waits for a connection for at most half of the timeout before it is sent.
-        let is_after_lease = clock::at(second) >= clock::at(first) + LEASE - SETTLED_WITHIN;
+        let is_after_lease = clock::at(second.at) >= clock::at(first.at) + LEASE - SETTLED_WITHIN;
         match self.kind {
-            // Or the first was delivered by another instance, and the stopped one sends when it goes on.
-            Kind::Stop => is_unsettled && (is_after_lease || self.has_just_ended(second)),
+            Kind::Stop if is_near && self.has_just_ended(second.at) => {
+                // Or one of the two was delivered by another instance, and the stopped one sends when it goes on.
+                self.hit_sender(first) || self.hit_sender(second)
+            }
             kind => is_unsettled && (is_after_lease || !kind.is_after_lease()),
         }
+    }
+
+    /// Whether the instance that sent it had this fault, or can have had it.
+    fn hit_sender(&self, arrival: &Arrival) -> bool {
+        self.instance.is_none() || arrival.sender.is_none() || self.instance == arrival.sender
     }
 
     /// Whether a stopped instance sends now what it claimed before.
@@ -230,7 +238,7 @@ impl Found<'_> {
             self.judge_time(verdict, arrival);
         }
         for pair in confirmed.windows(2) {
-            self.judge_duplicate(verdict, pair[0].at, pair[1].at);
+            self.judge_duplicate(verdict, pair[0], pair[1]);
         }
         if let Some(first) = confirmed.first() {
             self.note_recovery(verdict, first.due, first.at);
@@ -314,7 +322,7 @@ impl Found<'_> {
         }
         let since = self.life.forbidden_since(arrival.at).unwrap_or(arrival.at);
         // A claim from before the call is sent later: by an instance that was stopped, or after a fail-over that lost the claim.
-        if self.is_explained(since.saturating_sub(LEASE), arrival.at) {
+        if self.is_explained(since.saturating_sub(LEASE), arrival) {
             verdict.stale += 1;
         } else {
             let what =
@@ -330,7 +338,7 @@ impl Found<'_> {
             return;
         }
         let since = self.life.forbidden_since(arrival.at).unwrap_or(arrival.at);
-        if !is_early && self.is_explained(since.saturating_sub(LEASE), arrival.at) {
+        if !is_early && self.is_explained(since.saturating_sub(LEASE), arrival) {
             verdict.stale += 1;
         } else {
             verdict.early += 1;
@@ -344,12 +352,12 @@ impl Found<'_> {
         clock::highest(first, at) < due
     }
 
-    fn judge_duplicate(&self, verdict: &mut Verdict, first: u64, second: u64) {
+    fn judge_duplicate(&self, verdict: &mut Verdict, first: &Arrival, second: &Arrival) {
         if let Some(kind) = explanation(self.observed, self.life.route, first, second) {
             *verdict.duplicates.entry(kind).or_default() += 1;
         } else {
             verdict.unexplained += 1;
-            self.breach(verdict, &format!("delivered again at {second}, and no fault explains it"));
+            self.breach(verdict, &format!("delivered again at {}, and no fault explains it", second.at));
         }
     }
 
@@ -380,13 +388,13 @@ impl Found<'_> {
         }
     }
 
-    /// Whether a fault in this time can be the reason that a claim from before a call is sent after it.
-    fn is_explained(&self, from: u64, to: u64) -> bool {
+    /// Whether a fault since `from` can be the reason that a claim from before a call is sent after it.
+    fn is_explained(&self, from: u64, arrival: &Arrival) -> bool {
         let sends_late = |fault: &&Caused| match fault.kind {
-            Kind::Stop => fault.has_just_ended(to),
+            Kind::Stop => fault.has_just_ended(arrival.at) && fault.hit_sender(arrival),
             kind => kind.sends_late(self.life.route),
         };
-        self.observed.faults.iter().filter(sends_late).any(|fault| fault.overlaps(from, to))
+        self.observed.faults.iter().filter(sends_late).any(|fault| fault.overlaps(from, arrival.at))
     }
 
     fn breach(&self, verdict: &mut Verdict, what: &str) {

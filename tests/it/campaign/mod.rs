@@ -25,6 +25,7 @@ mod nemesis;
 mod network;
 mod operator;
 mod oracle;
+mod partitions;
 mod payload;
 mod primaries;
 mod producers;

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::{
+    select,
+    time::{Instant, sleep, sleep_until},
+};
 
 use super::{
     broker_faults, clock, endpoint::Behaviour, instances, primaries, random::Random, redis_faults, world::INSTANCES,
@@ -76,11 +79,14 @@ pub async fn run(plan: &[Planned], world: &World, faults: &Faults) {
     let (begun, base) = (Instant::now(), clock::offset());
     let steps = plan.iter().filter(|planned| planned.kind == Kind::Clock);
     clock::expect(steps.map(|planned| redis_faults::offset(planned, base)));
-    join_all(plan.iter().map(|planned| async move {
+    let causing = join_all(plan.iter().map(|planned| async move {
         sleep_until(begun + planned.at).await;
         cause(planned, world, faults, base).await;
-    }))
-    .await;
+    }));
+    select! {
+        _ = causing => {}
+        () = primaries::watch(world, faults) => {}
+    }
     redis_faults::end(plan, world, faults).await;
 }
 
@@ -139,22 +145,24 @@ async fn to_network(planned: &Planned, world: &World, faults: &Faults) {
         7 => Mode::BlackHole,
         _ => Mode::Cut,
     };
-    let (turn, paths, detail): (_, Vec<&Proxy>, _) = match (planned.kind, &world.brokers) {
+    let (turn, paths, instance, detail): (_, Vec<&Proxy>, _, _) = match (planned.kind, &world.brokers) {
         (Kind::Network, _) => {
             // A cluster has no such network.
             let Some(network) = world.networks.get(planned.instance) else { return };
             let is_all = random.chance(60);
             let detail = if is_all { "" } else { ", not to the sentinels" };
-            (&network.turn, network.paths(is_all), format!(" of instance {}{detail}", planned.instance))
+            (&network.turn, network.paths(is_all), Some(planned.instance), detail)
         }
-        (Kind::RabbitMqNetwork, Some(brokers)) => {
-            (world.turn(planned.kind), vec![&brokers.rabbitmq_path], String::new())
-        }
-        (Kind::EndpointNetwork, _) => (world.turn(planned.kind), vec![&world.endpoint_path], String::new()),
+        (Kind::RabbitMqNetwork, Some(brokers)) => (world.turn(planned.kind), vec![&brokers.rabbitmq_path], None, ""),
+        (Kind::EndpointNetwork, _) => (world.turn(planned.kind), vec![&world.endpoint_path], None, ""),
         _ => return,
     };
     let Ok(_turn) = turn.try_lock() else { return };
-    let fault = faults.begin(planned.kind, format!("{mode:?}{detail} for {:?}", planned.lasts));
+    let detail = format!("{mode:?}{detail} for {:?}", planned.lasts);
+    let fault = match instance {
+        Some(instance) => faults.begin_of(instance, planned.kind, detail),
+        None => faults.begin(planned.kind, detail),
+    };
     join_all(paths.iter().map(|path| path.set(mode))).await;
     sleep(planned.lasts).await;
     join_all(paths.iter().map(|path| path.set(Mode::Pass))).await;

@@ -26,7 +26,7 @@ const PAUSED: [u64; 2] = [4000, 7000];
 /// A claim from before a pause is sent within this time, in milliseconds.
 const CLAIMED: u64 = 3000;
 /// Maximum time until a call has a definite answer, and instances are ready.
-const MAX_REPEAT: Duration = Duration::from_secs(40);
+const MAX_REPEAT: Duration = Duration::from_mins(1);
 const REPEAT: Duration = Duration::from_millis(200);
 
 /// A route that was paused. Times are epoch milliseconds.
@@ -139,9 +139,9 @@ async fn call(clients: &Clients, path: &str) -> bool {
 async fn repartition(world: &World, route: &'static str, partitions: u64) -> [u64; 2] {
     {
         // An instance that starts with the former number at this moment would be refused.
-        let mut instances = join!(world.instances[0].lock(), world.instances[1].lock(), world.instances[2].lock());
-        for instance in [&mut instances.0, &mut instances.1, &mut instances.2] {
-            instance.ready().await;
+        let instances = join!(world.instances[0].lock(), world.instances[1].lock(), world.instances[2].lock());
+        for instance in 0..INSTANCES {
+            world.is_ready(instance, MAX_REPEAT).await;
         }
         for (instance, configuration) in [&instances.0, &instances.1, &instances.2].iter().zip(&world.configurations) {
             configuration.set_partitions(route, partitions);
@@ -149,13 +149,13 @@ async fn repartition(world: &World, route: &'static str, partitions: u64) -> [u6
         }
     }
     let began = wall_clock();
-    for instance in &world.instances {
+    for (index, instance) in world.instances.iter().enumerate() {
         let mut instance = instance.lock().await;
         instance.begun().await;
         let exit = instance.terminate().await;
         assert_eq!(exit.code, Some(0), "{exit:?}\n{}", instance.log());
         instance.launch();
-        instance.ready().await;
+        world.is_ready(index, MAX_REPEAT).await;
     }
     [began, wall_clock()]
 }

@@ -1,25 +1,41 @@
 //! Faults that need a fail-over, or move a part of the queue: of the one primary, or of a primary of a cluster.
 
-use tokio::time::sleep;
+use std::time::Duration;
 
-use super::{caused::Faults, kinds::Kind, nemesis::Planned, store::Store, world::World};
+use tokio::time::{sleep, timeout};
+
+use super::{
+    caused::Faults,
+    kinds::Kind,
+    nemesis::Planned,
+    store::{Store, in_step},
+    world::World,
+};
 use crate::support::{
     RedisServer,
     cluster::{ClusterRedis, FailOver},
     proxy::{Direction, Mode},
+    receiver::wall_clock,
     sentinels::WatchedRedis,
 };
 
+/// A look at the primary is shorter, another fault longer.
+const TURN: Duration = Duration::from_millis(300);
+/// Between two looks at the primary.
+const LOOK: Duration = Duration::from_millis(200);
+/// A primary does not answer for this time before it is replaced, and a vote takes a while. In milliseconds.
+const DOWN_AFTER: u64 = 2000;
+
 pub async fn run(planned: &Planned, world: &World, faults: &Faults) {
-    let Ok(mut redis) = world.redis.try_lock() else { return };
+    let Ok(mut redis) = timeout(TURN, world.redis.lock()).await else { return };
     match &mut *redis {
-        Store::Sentinels(redis) => to_primary(planned, redis, faults).await,
+        Store::Sentinels(redis) => to_primary(planned, redis, &mut *world.expected.lock().await, faults).await,
         Store::Cluster(cluster) if planned.kind == Kind::Slots => move_slot(planned, world, cluster, faults).await,
         Store::Cluster(cluster) => to_shard(planned, cluster, faults).await,
     }
 }
 
-async fn to_primary(planned: &Planned, redis: &mut WatchedRedis, faults: &Faults) {
+async fn to_primary(planned: &Planned, redis: &mut WatchedRedis, expected: &mut usize, faults: &Faults) {
     let old = redis.master().await;
     let fault = faults.begin(planned.kind, format!("server {old} for {:?}", planned.lasts));
     match planned.kind {
@@ -51,8 +67,27 @@ async fn to_primary(planned: &Planned, redis: &mut WatchedRedis, faults: &Faults
     }
     faults.note(fault, &format!(", promoted server {}", redis.master().await));
     // It follows the new primary before the next fault: two of three servers would not be enough.
-    redis.servers[old].replicates().await;
+    *expected = in_step(redis).await;
     faults.end(fault);
+}
+
+/// Records fail-overs without a plan: the sentinels replace a primary that a busy machine held for a second.
+pub async fn watch(world: &World, faults: &Faults) {
+    let mut looked = wall_clock();
+    loop {
+        sleep(LOOK).await;
+        let Ok(redis) = world.redis.try_lock() else { continue };
+        let Store::Sentinels(redis) = &*redis else { return std::future::pending().await };
+        let mut expected = world.expected.lock().await;
+        let primary = redis.master().await;
+        if primary != *expected {
+            let detail = format!("without a plan, from server {expected} to {primary}");
+            let fault = faults.begin_since(looked.saturating_sub(DOWN_AFTER), Kind::FailOver, detail);
+            *expected = in_step(redis).await;
+            faults.end(fault);
+        }
+        looked = wall_clock();
+    }
 }
 
 /// Notes what each server has of the replication of a primary that was killed with `before`. It may have written after that.
@@ -91,7 +126,10 @@ async fn to_shard(planned: &Planned, cluster: &mut ClusterRedis, faults: &Faults
         }
         _ => {
             let how = if random.chance(50) { FailOver::Agreed } else { FailOver::Forced };
-            cluster.fail_over(cluster.replica_of(old).await, how).await;
+            let has_begun = cluster.try_fail_over(cluster.replica_of(old).await, how).await;
+            if !has_begun {
+                return faults.withdraw(fault);
+            }
             cluster.switched(slot, old).await;
         }
     }

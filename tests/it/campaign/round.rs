@@ -16,7 +16,7 @@ use super::{
     list::{self, Watch},
     metrics::{self, Snapshot},
     nemesis::{self, Caused, Faults},
-    operator,
+    operator, partitions,
     random::Random,
     routes, schedules,
     world::{Usage, World, text_of},
@@ -52,6 +52,7 @@ pub async fn run(world: &Arc<World>, number: u64, left: Duration, mut random: Ra
     let plan = nemesis::plan(&mut random, length, &settings.only, settings.every);
     let clients = Arc::new(Clients::new(world, format!("r{number}")));
     let (watch, faults) = (Watch::start(world), Faults::default());
+    let partitions = partitions::Watch::start(world);
     let begin = begin_lives(&clients, length, random.fork(), settings.rate);
     let ticking = schedules::live(&clients, length, random.fork());
     let (since, acting) = (wall_clock(), operator::live(&clients, world, number, length, random.fork()));
@@ -95,6 +96,9 @@ pub async fn run(world: &Arc<World>, number: u64, left: Duration, mut random: Ra
     };
     let (of_round, all_dead) = (observed.of_round(&format!("r{number}-")), observed.dead.len());
     let mut verdict = judge::judge(&of_round);
+    let (looks, wrong) = partitions.finish();
+    verdict.noted.insert("partitions checked", looks);
+    verdict.breaches.extend(wrong);
     if left.is_ok() {
         let after = Snapshot::take(world).await;
         verdict.breaches.extend(metrics::compare(&before, &after, &of_round, all_dead));

@@ -245,7 +245,7 @@ impl Found<'_> {
         }
         let confirmed: Vec<_> = arrivals.iter().filter(|arrival| arrival.reply == Reply::Status(200)).collect();
         for pair in confirmed.windows(2) {
-            if let Some(kind) = judge::explanation(self.observed, ROUTE, pair[0].at, pair[1].at) {
+            if let Some(kind) = judge::explanation(self.observed, ROUTE, pair[0], pair[1]) {
                 *verdict.duplicates.entry(kind).or_default() += 1;
             } else {
                 verdict.unexplained += 1;

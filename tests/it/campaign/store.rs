@@ -1,5 +1,9 @@
 //! The Redis of a campaign: a primary with replicas and sentinels, or a cluster.
 
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
 use super::clock::Clock;
 use crate::support::{RedisServer, cluster::ClusterRedis, sentinels::WatchedRedis};
 
@@ -16,6 +20,9 @@ const OF_ONE_SERVER: &str = "~campaign:jobs ~campaign:set ~dp:campaign:* &__keys
 const OF_CLUSTERS: &str = "+cluster|slots +asking +hello +spublish +ssubscribe";
 /// Replicas of the one primary.
 const REPLICAS: usize = 2;
+/// Maximum time until replicas follow. A busy sentinel does nothing for 30 s.
+const IN_STEP: Duration = Duration::from_mins(1);
+const PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
@@ -59,12 +66,7 @@ impl Store {
     pub async fn is_well(&self) {
         match self {
             Self::Sentinels(redis) => {
-                let primary = redis.master().await;
-                for (place, server) in redis.servers.iter().enumerate() {
-                    if place != primary {
-                        server.replicates().await;
-                    }
-                }
+                in_step(redis).await;
             }
             Self::Cluster(cluster) => cluster.is_well().await,
         }
@@ -76,5 +78,26 @@ impl Store {
             Self::Sentinels(redis) => Some(redis.servers[redis.master().await].port()),
             Self::Cluster(_) => None,
         }
+    }
+}
+
+/// Waits until all other servers follow the primary, and returns its place. On a busy machine the sentinels can replace the primary
+/// again.
+pub async fn in_step(redis: &WatchedRedis) -> usize {
+    let deadline = Instant::now() + IN_STEP;
+    loop {
+        let (primary, mut others) = (redis.master().await, Vec::new());
+        for (place, server) in redis.servers.iter().enumerate() {
+            let info = server.replication().await.unwrap_or_default();
+            let follows = info.contains("role:slave") && info.contains("master_link_status:up");
+            if !(follows || (place == primary && info.contains("role:master"))) {
+                others.push(info);
+            }
+        }
+        if others.is_empty() {
+            return primary;
+        }
+        assert!(Instant::now() < deadline, "not in step with server {primary} within {IN_STEP:?}: {others:?}");
+        sleep(PAUSE).await;
     }
 }

@@ -45,6 +45,8 @@ pub struct World {
     /// Addresses of the API, by instance.
     pub bases: Vec<String>,
     pub redis: Mutex<Store>,
+    /// The place of the primary that the sentinels named last.
+    pub expected: Mutex<usize>,
     /// Ports of the servers of Redis.
     pub ports: Vec<u16>,
     /// The wall clock of the servers of Redis.
@@ -83,7 +85,7 @@ impl World {
         let routes = routes::all(settings.shape, brokers.is_some());
         let replicas = if settings.is_durable { redis.replicas() } else { 0 };
         let (mut networks, mut configurations, mut instances) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..INSTANCES {
+        for instance in 0..INSTANCES {
             let address = match &redis {
                 Store::Sentinels(redis) => {
                     networks.push(Network::start(redis));
@@ -92,6 +94,7 @@ impl World {
                 Store::Cluster(cluster) => cluster.setting(),
             };
             let configuration = Configuration {
+                instance,
                 redis: address,
                 replicas,
                 endpoint: endpoint_path.port(),
@@ -111,6 +114,7 @@ impl World {
             configurations,
             ports: redis.ports(),
             redis: Mutex::new(redis),
+            expected: Mutex::default(),
             clock,
             networks,
             endpoint,
@@ -132,16 +136,20 @@ impl World {
     /// Waits until replicas follow the primary, and all instances are ready.
     pub async fn is_well(&self) {
         self.redis.lock().await.is_well().await;
-        let client = http::client();
         let deadline = Instant::now() + READY;
-        for base in &self.bases {
-            let left = deadline.saturating_duration_since(Instant::now());
-            eventually("an instance is ready", left, async || {
-                let answer = client.get(format!("{base}/readyz")).send().await.ok()?;
-                (answer.status() == 200).then_some(())
-            })
-            .await;
+        for instance in 0..INSTANCES {
+            self.is_ready(instance, deadline.saturating_duration_since(Instant::now())).await;
         }
+    }
+
+    /// Waits until the instance is ready.
+    pub async fn is_ready(&self, instance: usize, max_wait: Duration) {
+        let (client, path) = (http::client(), format!("{}/readyz", self.bases[instance]));
+        eventually("an instance is ready", max_wait, async || {
+            let answer = client.get(&path).send().await.ok()?;
+            (answer.status() == 200).then_some(())
+        })
+        .await;
     }
 
     /// Names of the routes.

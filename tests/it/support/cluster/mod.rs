@@ -170,11 +170,16 @@ impl ClusterRedis {
 
     /// `CLUSTER FAILOVER` on the replica at `place`.
     pub async fn fail_over(&self, place: usize, how: FailOver) {
+        assert!(self.try_fail_over(place, how).await, "a fail-over begins");
+    }
+
+    /// `false`: the replica refuses, because its primary is down on a busy machine.
+    pub async fn try_fail_over(&self, place: usize, how: FailOver) -> bool {
         let words: &[&str] = match how {
             FailOver::Agreed => &["FAILOVER"],
             FailOver::Forced => &["FAILOVER", "FORCE"],
         };
-        self.nodes[place].ask::<()>(words).await.expect("a fail-over begins");
+        self.nodes[place].ask::<()>(words).await.is_ok()
     }
 
     /// Waits until the replica at `place` is promoted. Returns the number of unsettled messages that it has at that
