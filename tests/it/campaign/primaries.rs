@@ -23,6 +23,9 @@ use crate::support::{
 const TURN: Duration = Duration::from_millis(300);
 /// Between two looks at the primary.
 const LOOK: Duration = Duration::from_millis(200);
+/// Until a fail-over is asked for again.
+const RETRIES: usize = 4;
+const AGAIN: Duration = Duration::from_secs(15);
 /// A primary does not answer for this time before it is replaced, and a vote takes a while. In milliseconds.
 const DOWN_AFTER: u64 = 2000;
 
@@ -62,6 +65,13 @@ async fn to_primary(planned: &Planned, redis: &mut WatchedRedis, expected: &mut 
             redis.paths[old].set(Mode::Pass).await;
         }
         _ => {
+            // On a busy machine it can fail, and the sentinels do not repeat it.
+            for _ in 0..RETRIES {
+                if timeout(AGAIN, redis.switched(old)).await.is_ok() {
+                    break;
+                }
+                redis.try_fail_over().await;
+            }
             redis.switched(old).await;
         }
     }

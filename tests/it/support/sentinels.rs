@@ -19,8 +19,9 @@ pub const CREDENTIALS: &str = "username: punctual, password: of-sentinels";
 pub const RIGHTS: &str = "resetchannels +subscribe +sentinel|get-master-addr-by-name &+switch-master &+promoted-slave";
 /// Silence after which a server is down, in milliseconds.
 const DOWN_AFTER: u32 = 1000;
-/// Maximum time until sentinels know each other and all replicas, or name another master.
-const MAX_WAIT: Duration = Duration::from_secs(30);
+/// Maximum time until sentinels know each other and all replicas, or name another master. A sentinel that was busy for two seconds
+/// does nothing for 30.
+const MAX_WAIT: Duration = Duration::from_mins(2);
 
 /// A master with replicas, and three sentinels that watch it. All are killed on drop.
 pub struct WatchedRedis {
