@@ -7,7 +7,8 @@
 # network, redis-kill, redis-freeze, fail-over, cut-off, slots, script-flush, client-kill, right, memory, clock, endpoint,
 # endpoint-network, kafka, rabbitmq, rabbitmq-network, exchange and queue-full, or `none`. SECONDS is the mean time between two
 # faults of a kind. PUNCTUAL_CAMPAIGN_PROGRAM names another build, PUNCTUAL_CAMPAIGN_DURABLE=0 replies before replicas have a
-# message, PUNCTUAL_CAMPAIGN_RATE messages or arrays a second. A breach prints its seed, and the history of its message.
+# message, PUNCTUAL_CAMPAIGN_RATE messages or arrays a second, PUNCTUAL_CAMPAIGN_MAX_P99 the lateness in calm times that a busy
+# machine permits, in milliseconds (400). A breach prints its seed, and the history of its message.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -20,7 +21,7 @@ while [ $# -gt 0 ]; do
     --every) every=$2 ;;
     --world) world=$2 ;;
     *)
-        sed -n '2,10s/^# \?//p' "$0" >&2
+        sed -n '2,11s/^# \?//p' "$0" >&2
         exit 2
         ;;
     esac

@@ -2,8 +2,17 @@
 
 use std::{collections::BTreeMap, sync::Mutex};
 
-use super::kinds::Kind;
+use super::{
+    clock,
+    history::{Arrival, Reply},
+    kinds::Kind,
+    oracle::MARGIN,
+    world::LEASE,
+};
 use crate::support::receiver::wall_clock;
+
+/// A settlement that is lost with a fault was made within this time of the arrival, in milliseconds.
+pub const SETTLED_WITHIN: u64 = 2000;
 
 /// A fault that was caused.
 #[derive(Clone, Debug)]
@@ -64,6 +73,47 @@ impl Faults {
     }
 }
 
+impl Caused {
+    /// Whether two deliveries at these times can be its consequence.
+    fn repeats(&self, first: &Arrival, second: &Arrival) -> bool {
+        // The first was delivered, and its settlement was not made or is lost.
+        let is_near = self.overlaps(first.at.saturating_sub(SETTLED_WITHIN), first.at + SETTLED_WITHIN);
+        let is_unsettled = is_near && self.hit_sender(first);
+        // It returns when the lease ends. A message waits for a connection for at most half of the timeout before it is sent.
+        // After a step back the lease ends later than a claim permits, and is cut.
+        let is_after_lease = clock::at(second.at) >= clock::at(first.at) + LEASE - SETTLED_WITHIN
+            || !clock::is_steady(first.at, second.at);
+        match self.kind {
+            Kind::Stop if is_near && self.has_just_ended(second.at) => {
+                // Or one of the two was delivered by another instance, and the stopped one sends when it goes on.
+                self.hit_sender(first) || self.hit_sender(second)
+            }
+            kind => is_unsettled && (is_after_lease || !kind.is_after_lease()),
+        }
+    }
+
+    /// Whether the instance that sent it had this fault, or can have had it.
+    pub fn hit_sender(&self, arrival: &Arrival) -> bool {
+        self.instance.is_none() || arrival.sender.is_none() || self.instance == arrival.sender
+    }
+
+    /// Whether a stopped instance sends now what it claimed before.
+    pub fn has_just_ended(&self, at: u64) -> bool {
+        let ended = self.ended.unwrap_or(u64::MAX);
+        ended <= at.saturating_add(MARGIN) && at <= ended.saturating_add(SETTLED_WITHIN)
+    }
+
+    pub fn overlaps(&self, from: u64, to: u64) -> bool {
+        self.began <= to && self.ended.is_none_or(|ended| ended >= from)
+    }
+}
+
+/// The kind of fault that explains two deliveries of a message of this route.
+pub fn explanation(faults: &[Caused], route: &str, first: &Arrival, second: &Arrival) -> Option<&'static str> {
+    let fault = faults.iter().find(|fault| fault.kind.duplicates(route) && fault.repeats(first, second));
+    fault.map(|fault| fault.kind.name())
+}
+
 /// How often each kind was caused.
 pub fn counts(faults: &[Caused]) -> BTreeMap<&'static str, usize> {
     let mut counts = BTreeMap::new();
@@ -71,4 +121,26 @@ pub fn counts(faults: &[Caused]) -> BTreeMap<&'static str, usize> {
         *counts.entry(fault.kind.name()).or_default() += 1;
     }
     counts
+}
+
+#[test]
+fn a_fault_of_an_instance_explains_its_own_duplicates_alone() {
+    let arrival = |sender, at| Arrival {
+        id: "a".into(),
+        version: Some(1),
+        attempt: 1,
+        due: 0,
+        at,
+        ended: Some(at),
+        route: "web".into(),
+        reply: Reply::Status(200),
+        sender,
+        wrong: None,
+    };
+    let faults = Faults::default();
+    faults.begin_of(1, Kind::Kill, String::new());
+    let faults = faults.all();
+    let at = faults[0].began;
+    let explained = |sender| explanation(&faults, "web", &arrival(sender, at), &arrival(Some(2), at + LEASE));
+    assert_eq!([Some(0), Some(1), None].map(explained), [None, Some("kill"), Some("kill")]);
 }

@@ -3,9 +3,10 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{
+    caused::SETTLED_WITHIN,
     clock,
     history::{Answer, Arrival, Call, Operation, Reply},
-    judge::{Observed, SETTLED_WITHIN, Verdict},
+    judge::{Observed, Verdict},
     nemesis::Kind,
     oracle::Life,
     routes::{BURST, PARALLEL, RATE},

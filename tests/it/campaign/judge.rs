@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::{
+    caused::explanation,
     clock,
     ends::{self, Ends},
     flow, groups,
@@ -13,13 +14,11 @@ use super::{
     list::Element,
     nemesis::{Caused, Kind},
     operator::{self, Acts},
-    oracle::{Life, MARGIN, Owed},
+    oracle::{Life, Owed},
     schedules::{self, Schedule},
     world::LEASE,
 };
 
-/// A settlement that is lost with a fault was made within this time of the arrival, in milliseconds.
-pub const SETTLED_WITHIN: u64 = 2000;
 /// Without a fault in this time before and after its due time, a message is on time, in milliseconds.
 const CALM: u64 = 8000;
 /// Lateness without faults, in milliseconds: a lost wake-up would cost about a second. The rest is room for a busy machine.
@@ -68,13 +67,6 @@ impl Observed {
     pub fn had(&self, from: u64, to: u64, of: impl Fn(Kind) -> bool) -> bool {
         self.faults.iter().any(|fault| of(fault.kind) && fault.overlaps(from, to))
     }
-}
-
-/// The kind of fault that explains two deliveries of a message of this route.
-pub fn explanation(observed: &Observed, route: &str, first: &Arrival, second: &Arrival) -> Option<&'static str> {
-    let mut faults = observed.faults.iter();
-    let fault = faults.find(|fault| fault.kind.duplicates(route) && fault.repeats(first, second));
-    fault.map(|fault| fault.kind.name())
 }
 
 /// The verdict on the messages of a round.
@@ -149,41 +141,6 @@ fn history(observed: &Observed, id: &str, what: &str) -> String {
         }
     }
     text
-}
-
-impl Caused {
-    /// Whether two deliveries at these times can be its consequence.
-    fn repeats(&self, first: &Arrival, second: &Arrival) -> bool {
-        // The first was delivered, and its settlement was not made or is lost.
-        let is_near = self.overlaps(first.at.saturating_sub(SETTLED_WITHIN), first.at + SETTLED_WITHIN);
-        let is_unsettled = is_near && self.hit_sender(first);
-        // It returns when the lease ends. A message waits for a connection for at most half of the timeout before it is sent.
-        // After a step back the lease ends later than a claim permits, and is cut.
-        let is_after_lease = clock::at(second.at) >= clock::at(first.at) + LEASE - SETTLED_WITHIN
-            || !clock::is_steady(first.at, second.at);
-        match self.kind {
-            Kind::Stop if is_near && self.has_just_ended(second.at) => {
-                // Or one of the two was delivered by another instance, and the stopped one sends when it goes on.
-                self.hit_sender(first) || self.hit_sender(second)
-            }
-            kind => is_unsettled && (is_after_lease || !kind.is_after_lease()),
-        }
-    }
-
-    /// Whether the instance that sent it had this fault, or can have had it.
-    fn hit_sender(&self, arrival: &Arrival) -> bool {
-        self.instance.is_none() || arrival.sender.is_none() || self.instance == arrival.sender
-    }
-
-    /// Whether a stopped instance sends now what it claimed before.
-    fn has_just_ended(&self, at: u64) -> bool {
-        let ended = self.ended.unwrap_or(u64::MAX);
-        ended <= at.saturating_add(MARGIN) && at <= ended.saturating_add(SETTLED_WITHIN)
-    }
-
-    pub fn overlaps(&self, from: u64, to: u64) -> bool {
-        self.began <= to && self.ended.is_none_or(|ended| ended >= from)
-    }
 }
 
 pub fn judge(observed: &Observed) -> Verdict {
@@ -355,7 +312,7 @@ impl Found<'_> {
     }
 
     fn judge_duplicate(&self, verdict: &mut Verdict, first: &Arrival, second: &Arrival) {
-        if let Some(kind) = explanation(self.observed, self.life.route, first, second) {
+        if let Some(kind) = explanation(&self.observed.faults, self.life.route, first, second) {
             *verdict.duplicates.entry(kind).or_default() += 1;
         } else {
             verdict.unexplained += 1;

@@ -43,6 +43,7 @@ use std::{env, path::PathBuf, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use self::{
+    judge::MAX_P99,
     nemesis::{KINDS, Kind},
     random::Random,
     report::Report,
@@ -67,6 +68,8 @@ struct Settings {
     is_durable: bool,
     /// Messages or arrays of messages that are scheduled per second.
     rate: u64,
+    /// The p99 of the lateness without faults, at most, in milliseconds.
+    max_p99: u64,
 }
 
 impl Settings {
@@ -103,6 +106,7 @@ impl Settings {
             shape,
             is_durable: number("PUNCTUAL_CAMPAIGN_DURABLE", 1) == 1,
             rate: number("PUNCTUAL_CAMPAIGN_RATE", 60),
+            max_p99: number("PUNCTUAL_CAMPAIGN_MAX_P99", MAX_P99),
         }
     }
 }
@@ -115,7 +119,7 @@ async fn faults_at_random_break_no_promise() {
     let end = Instant::now() + settings.length;
     let mut random = Random::new(settings.seed);
     let world = Arc::new(World::start(&settings).await);
-    let mut report = Report::new(settings.seed);
+    let mut report = Report::new(settings.seed, settings.max_p99);
     for number in 0.. {
         let left = end.saturating_duration_since(Instant::now());
         if left < round::MIN_LENGTH && number > 0 {

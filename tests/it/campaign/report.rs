@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::PathBuf, time::Duration};
 
-use super::{judge::MAX_P99, nemesis, round::Outcome, world::Usage, world::World};
+use super::{nemesis, round::Outcome, world::Usage, world::World};
 
 /// Lines of one log in a round, at most: more are a flood.
 const MAX_LINES: usize = 3000;
@@ -17,6 +17,7 @@ const MAX_PRINTED: usize = 5;
 
 pub struct Report {
     seed: u64,
+    max_p99: u64,
     rounds: u64,
     sums: BTreeMap<&'static str, usize>,
     largest: BTreeMap<&'static str, usize>,
@@ -36,9 +37,10 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn new(seed: u64) -> Self {
+    pub fn new(seed: u64, max_p99: u64) -> Self {
         Self {
             seed,
+            max_p99,
             rounds: 0,
             sums: BTreeMap::new(),
             largest: BTreeMap::new(),
@@ -129,7 +131,7 @@ impl Report {
     /// Without faults nearly all messages are on time.
     fn check_lateness(&mut self, number: u64, lateness: &[u64], late: &[String]) {
         let p99 = percentile(lateness, 99);
-        if lateness.len() >= ENOUGH && p99 > MAX_P99 {
+        if lateness.len() >= ENOUGH && p99 > self.max_p99 {
             let what = format!("round {number}: without faults, the p99 of {} is {p99} ms late\n", lateness.len());
             self.breaches.push(what + &late.concat());
         }

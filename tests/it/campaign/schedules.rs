@@ -13,10 +13,11 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::{
+    caused::explanation,
     clients::Clients,
     clock,
     history::{Arrival, Reply},
-    judge::{self, Observed, Verdict},
+    judge::{Observed, Verdict},
     oracle::MARGIN,
     payload,
     random::Random,
@@ -245,7 +246,7 @@ impl Found<'_> {
         }
         let confirmed: Vec<_> = arrivals.iter().filter(|arrival| arrival.reply == Reply::Status(200)).collect();
         for pair in confirmed.windows(2) {
-            if let Some(kind) = judge::explanation(self.observed, ROUTE, pair[0], pair[1]) {
+            if let Some(kind) = explanation(&self.observed.faults, ROUTE, pair[0], pair[1]) {
                 *verdict.duplicates.entry(kind).or_default() += 1;
             } else {
                 verdict.unexplained += 1;
