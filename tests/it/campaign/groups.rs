@@ -41,8 +41,8 @@ pub struct Change {
     unnamed: Vec<String>,
     /// The number of changed ones among those, by the answer.
     changed: u64,
-    /// Epoch milliseconds: when the members were accepted, and when the change was asked for and answered.
-    accepted: u64,
+    /// Epoch milliseconds: when the members were first scheduled, and when the change was asked for and answered.
+    scheduled: u64,
     called: u64,
     answered: u64,
 }
@@ -61,10 +61,11 @@ impl Clients {
         let draft = Draft { group: Some(&group), ..Draft::of(route, &ids[0]) };
         let due = clock::now() + delay;
         let times = Times { delay, deliver_at: Some(due) };
+        // A call without an answer can have been executed for a part of them.
+        let scheduled = wall_clock();
         if !self.settle(&ids, &draft.array(&ids, times), &mut random).await {
             return;
         }
-        let accepted = wall_clock();
         sleep(Duration::from_millis(random.between(0, delay + MARGIN))).await;
         let (operation, method, path) = match random.between(1, 100) {
             1..=50 => (Operation::Cancel, Method::DELETE, ""),
@@ -79,7 +80,7 @@ impl Clients {
             unnamed: ids.clone(),
             members: ids,
             changed: 0,
-            accepted,
+            scheduled,
             called: wall_clock(),
             answered: 0,
         };
@@ -143,7 +144,7 @@ impl Clients {
             _ => (clock::lowest(called), clock::lowest(called)),
         };
         let is_whole = usize::try_from(change.changed).is_ok_and(|changed| changed == change.unnamed.len());
-        let is_steady = clock::is_steady(change.accepted, answered);
+        let is_steady = clock::is_steady(change.scheduled, answered);
         for id in &change.members {
             let answer = if !is_answered {
                 Answer::Unknown("no definite answer for the group".into())
@@ -209,7 +210,7 @@ pub fn judge(observed: &Observed, verdict: &mut Verdict) {
         let missing = change.unnamed.len().saturating_sub(changed);
         // After a step backwards messages were accepted later than the call that changes them.
         let is_explained = observed.is_explained(change.called.saturating_sub(LEASE), change.answered + LEASE)
-            || !clock::is_steady(change.accepted, change.answered);
+            || !clock::is_steady(change.scheduled, change.answered);
         let is_cancel = change.operation == Operation::Cancel;
         let is_accounted = before >= missing && (!is_cancel || in_all == before);
         if changed > change.unnamed.len() || !is_accounted {
