@@ -230,7 +230,7 @@ fn read(consumer: &BaseConsumer, topic: &str) -> Vec<Record> {
     let mut list = TopicPartitionList::new();
     let mut ends = BTreeMap::new();
     for partition in metadata.topics()[0].partitions() {
-        let (low, high) = consumer.fetch_watermarks(topic, partition.id(), MAX_WAIT).expect("the broker answers");
+        let (low, high) = offsets(consumer, topic, partition.id());
         if high > low {
             list.add_partition_offset(topic, partition.id(), Offset::Beginning).expect("a valid offset");
             ends.insert(partition.id(), high);
@@ -258,6 +258,18 @@ fn read(consumer: &BaseConsumer, topic: &str) -> Vec<Record> {
     }
     records.sort_by_key(|record: &Record| record.partition);
     records
+}
+
+/// The first offset and the next one. A broker that has just started does not lead its partitions for a moment.
+fn offsets(consumer: &BaseConsumer, topic: &str, partition: i32) -> (i64, i64) {
+    let deadline = Instant::now() + MAX_WAIT;
+    loop {
+        match consumer.fetch_watermarks(topic, partition, MAX_WAIT) {
+            Ok(offsets) => return offsets,
+            Err(error) => assert!(Instant::now() < deadline, "the broker answers: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 fn record(message: &impl Message<Headers = rdkafka::message::BorrowedHeaders>) -> Record {
