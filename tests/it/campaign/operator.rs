@@ -25,8 +25,10 @@ const PAUSES: usize = 3;
 const PAUSED: [u64; 2] = [4000, 7000];
 /// A claim from before a pause is sent within this time, in milliseconds.
 const CLAIMED: u64 = 3000;
-/// Maximum time until a call has a definite answer, and instances are ready.
-const MAX_REPEAT: Duration = Duration::from_mins(1);
+/// Maximum time until a call has a definite answer.
+const MAX_REPEAT: Duration = Duration::from_secs(40);
+/// Maximum time until an instance is ready: the faults of a round, and some time after them.
+const MAX_START: Duration = Duration::from_mins(2);
 const REPEAT: Duration = Duration::from_millis(200);
 
 /// A route that was paused. Times are epoch milliseconds.
@@ -141,7 +143,7 @@ async fn repartition(world: &World, route: &'static str, partitions: u64) -> [u6
         // An instance that starts with the former number at this moment would be refused.
         let instances = join!(world.instances[0].lock(), world.instances[1].lock(), world.instances[2].lock());
         for instance in 0..INSTANCES {
-            world.is_ready(instance, MAX_REPEAT).await;
+            world.is_ready(instance, MAX_START).await;
         }
         for (instance, configuration) in [&instances.0, &instances.1, &instances.2].iter().zip(&world.configurations) {
             configuration.set_partitions(route, partitions);
@@ -155,7 +157,7 @@ async fn repartition(world: &World, route: &'static str, partitions: u64) -> [u6
         let exit = instance.terminate().await;
         assert_eq!(exit.code, Some(0), "{exit:?}\n{}", instance.log());
         instance.launch();
-        world.is_ready(index, MAX_REPEAT).await;
+        world.is_ready(index, MAX_START).await;
     }
     [began, wall_clock()]
 }

@@ -120,7 +120,14 @@ impl WatchedRedis {
     /// The place in `servers` of the one that all sentinels name.
     pub async fn master(&self) -> usize {
         self.until("they agree", async |sentinel| sentinel.master().await).await;
-        let port = self.sentinels[0].master().await.expect("it answers");
+        // One that is busy can answer only the next time.
+        let deadline = Instant::now() + MAX_WAIT;
+        let port = loop {
+            if let Some(port) = self.sentinels[0].master().await {
+                break port;
+            }
+            assert!(Instant::now() < deadline, "the first sentinel does not answer within {MAX_WAIT:?}");
+        };
         (0..self.servers.len()).find(|place| self.announced(*place) == port).expect("one of the servers")
     }
 
