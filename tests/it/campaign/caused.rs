@@ -43,7 +43,7 @@ impl Faults {
     }
 
     /// A fault of one instance.
-    pub fn begin_of(&self, instance: usize, kind: Kind, detail: String) -> usize {
+    pub fn begin_of(&self, instance: usize, kind: Kind, detail: &str) -> usize {
         self.add(wall_clock(), kind, Some(instance), format!("instance {instance}, {detail}"))
     }
 
@@ -138,7 +138,7 @@ fn a_fault_of_an_instance_explains_its_own_duplicates_alone() {
         wrong: None,
     };
     let faults = Faults::default();
-    faults.begin_of(1, Kind::Kill, String::new());
+    faults.begin_of(1, Kind::Kill, "");
     let faults = faults.all();
     let at = faults[0].began;
     let explained = |sender| explanation(&faults, "web", &arrival(sender, at), &arrival(Some(2), at + LEASE));

@@ -9,7 +9,7 @@ use super::{caused::Faults, configuration::Age, kinds::Kind, nemesis::Planned, w
 /// SIGKILL, SIGTERM or SIGSTOP.
 pub async fn signal(planned: &Planned, world: &World, faults: &Faults) {
     let Ok(mut instance) = world.instances[planned.instance].try_lock() else { return };
-    let fault = faults.begin_of(planned.instance, planned.kind, format!("for {:?}", planned.lasts));
+    let fault = faults.begin_of(planned.instance, planned.kind, &format!("for {:?}", planned.lasts));
     match planned.kind {
         Kind::Stop => {
             instance.suspend();
@@ -36,7 +36,7 @@ pub async fn signal(planned: &Planned, world: &World, faults: &Faults) {
 pub async fn take_older(planned: &Planned, world: &World, faults: &Faults) {
     let Ok(mut instance) = world.instances[planned.instance].try_lock() else { return };
     let age = planned.random.clone().pick(&[Age::WithoutRoute, Age::OtherSettings]);
-    let fault = faults.begin_of(planned.instance, planned.kind, format!("{age:?} for {:?}", planned.lasts));
+    let fault = faults.begin_of(planned.instance, planned.kind, &format!("{age:?} for {:?}", planned.lasts));
     for age in [age, Age::Current] {
         instance.begun().await;
         let exit = instance.terminate().await;
@@ -54,7 +54,7 @@ pub async fn take_older(planned: &Planned, world: &World, faults: &Faults) {
 pub async fn leave_unread(planned: &Planned, world: &World, faults: &Faults) {
     let Ok(_turn) = world.turn(planned.kind).try_lock() else { return };
     let Some(errors) = &world.errors[planned.instance] else { return };
-    let fault = faults.begin_of(planned.instance, planned.kind, format!("for {:?}", planned.lasts));
+    let fault = faults.begin_of(planned.instance, planned.kind, &format!("for {:?}", planned.lasts));
     errors.hold(true);
     sleep(planned.lasts).await;
     errors.hold(false);

@@ -160,7 +160,7 @@ async fn to_network(planned: &Planned, world: &World, faults: &Faults) {
     let Ok(_turn) = turn.try_lock() else { return };
     let detail = format!("{mode:?}{detail} for {:?}", planned.lasts);
     let fault = match instance {
-        Some(instance) => faults.begin_of(instance, planned.kind, detail),
+        Some(instance) => faults.begin_of(instance, planned.kind, &detail),
         None => faults.begin(planned.kind, detail),
     };
     join_all(paths.iter().map(|path| path.set(mode))).await;
