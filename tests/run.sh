@@ -266,9 +266,10 @@ else
         skip advisories "their database is not there (cargo deny fetch db)"
     fi
 fi
-# Most tests wait for servers and clocks. Those that measure run one at a time (`alone`), those with many servers in pairs (`heavy`);
-# a thread that waits for its turn runs no other test.
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-8}
+# Most tests wait for servers and clocks, so three for each core run at once. Those that measure run one at a time (`alone`), those
+# with many servers in pairs (`heavy`).
+threads=$((3 * $(nproc)))
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((threads < 8 ? threads : 8))}
 
 # On a busy machine a test that measures may fail beside others. What fails is run once more by itself; the summary names it.
 tests() { # ARGUMENTS OF cargo test
