@@ -45,7 +45,7 @@ skip() { # NAME REASON
     summary+=("skipped $1: $2")
 }
 
-# What some tests use. Where it cannot be had they do not run, except in CI.
+# Installs the tools of some tests. Without them these tests are left out; in CI that is a failure.
 optional() { # NAME REASON COMMAND...
     local name=$1 reason=$2
     shift 2
@@ -283,7 +283,7 @@ tests() { # ARGUMENTS OF cargo test
 }
 
 step build cargo test --locked --no-run
-step "what the tests use" fetched
+step fetch fetched
 
 # What PUNCTUAL_TEST_FULL changes is in tests/it/support/scale.rs; the ignored tests are those that only measure.
 if [ "${1:-}" = --full ]; then

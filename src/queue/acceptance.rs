@@ -11,7 +11,7 @@ use crate::{
 /// Maximum bytes of a stored message besides its payload.
 const MAX_OVERHEAD: u64 = MAX_METADATA_BYTES as u64 + 64;
 
-/// The number of messages that the limits of a route permit, and the limit that leaves the least.
+/// The number of messages that the limits of a route permit, and the limit that permits the least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     pub messages: u64,

@@ -6,8 +6,8 @@
 //!
 //! Limits, outermost first: the sink's `breaker` (only one probe a second is sent while the sink or the message's
 //! failure domain is down) and the route's `budget` (messages and bytes in flight). One slow destination leaves a part
-//! of the budget to the others (`crowd`). `polling` determines the time of the next claim. A claimed message holds its
-//! permits of breaker and budget (`held`) until the `settler` frees them. Permits are returned on drop, so an aborted
+//! of the budget to the others (`crowd`). `polling` says when a partition may be claimed again. A claimed message holds its
+//! permits of breaker and budget (`in_flight`) until the `settler` frees them. Permits are returned on drop, so an aborted
 //! task cannot keep any. Instances share a partition by the delays of `sharing`.
 //!
 //! Nothing here knows Redis or a protocol: it runs over `store::Store`, `store::WakeSignal` and `sink::Sink`.

@@ -1,7 +1,7 @@
 //! RabbitMQ: the sink, the source, and what they share.
 //!
 //! `broker` connects over `transport`, which passes incoming bytes through `frames`. `frames` repairs what lapin cannot
-//! read, and takes `notes`. `rights` checks queues, exchanges and permissions. `value` converts header values.
+//! read, and writes `frame_notes`. `rights` checks queues, exchanges and permissions. `value` converts header values.
 
 mod broker;
 mod frame_notes;

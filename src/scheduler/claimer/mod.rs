@@ -184,7 +184,8 @@ impl Claimer {
         polled + period.saturating_sub(Duration::from_nanos(u64::try_from(passed).unwrap_or(u64::MAX)))
     }
 
-    /// Waits until a poll, the breaker and the budget permit a claim, and recovers expired leases while it waits. Returns false at shutdown.
+    /// Waits until polling, breaker and budget permit a claim, and recovers expired leases meanwhile. Returns false at
+    /// shutdown.
     async fn may_claim(&mut self) -> bool {
         let began = Instant::now();
         let overdue_since = self.last_poll.overdue_since().unwrap_or(began);

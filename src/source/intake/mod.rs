@@ -95,12 +95,12 @@ impl Intake {
         self.repeat(|| self.queue.check_growing(&self.route)).await
     }
 
-    /// Waits until the limits of the route leave room. Returns the number of messages, at most `max`. Does not report
+    /// Waits until the limits of the route permit messages. Returns the number of messages, at most `max`. Does not report
     /// Redis as healthy, like `until_growing`.
     ///
     /// # Errors
     /// When punctual stops first.
-    pub async fn until_accepted(&self, max: u16) -> Result<u16, Stopped> {
+    pub async fn until_capacity(&self, max: u16) -> Result<u16, Stopped> {
         let (started, _clear) = (Instant::now(), ClearOnDrop(self, Side::Limits));
         loop {
             let Some(free) = self.repeat(|| self.queue.free_capacity(&self.route)).await? else { return Ok(max) };

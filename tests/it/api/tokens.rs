@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::{
     program::refusals::content,
-    support::{ApiServer, REQUEST_TIMEOUT, Setup, answer},
+    support::{ApiServer, REQUEST_TIMEOUT, Setup, answer, scale::full},
 };
 
 /// Every call of the API but the probes, with route `a` and message `x` for `{route}` and `{id}`: method, path, the right
@@ -130,8 +130,11 @@ fn every_token() -> Vec<(String, Vec<Right>, Vec<&'static str>)> {
     for set in 1..8 {
         let all = [Right::Schedule, Right::Read, Right::Admin].into_iter().enumerate();
         let rights: Vec<_> = all.filter(|(place, _)| set & (1 << place) != 0).map(|(_, right)| right).collect();
-        let lists: &[&[_]] =
-            if set == 7 { &[&["*"], &["a"], &["b"], &["a", "b"], &["b", "*"]] } else { &[&["*"], &["a"], &["b"]] };
+        let lists: &[&[_]] = if set == 7 || full() {
+            &[&["*"], &["a"], &["b"], &["a", "b"], &["b", "*"]]
+        } else {
+            &[&["*"], &["a"], &["b"]]
+        };
         for routes in lists {
             tokens.push((format!("token-{set}-{}", routes.join("+")), rights.clone(), routes.to_vec()));
         }

@@ -82,7 +82,7 @@ impl Caused {
         // It returns when the lease ends. A message waits for a connection for at most half of the timeout before it is sent.
         // After a step back the lease ends later than a claim permits, and is cut.
         let is_after_lease = clock::at(second.at) >= clock::at(first.at) + LEASE - SETTLED_WITHIN
-            || !clock::is_steady(first.at, second.at);
+            || clock::steps_back(first.at, second.at);
         match self.kind {
             Kind::Stop if is_near && self.has_just_ended(second.at) => {
                 // Or one of the two was delivered by another instance, and the stopped one sends when it goes on.

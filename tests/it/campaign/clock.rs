@@ -117,7 +117,18 @@ pub fn is_steady(from: u64, to: u64) -> bool {
     steps.all.iter().all(|step| step.to < from || step.from > to)
 }
 
+/// Whether a step back was made between two times of the machine.
+pub fn steps_back(from: u64, to: u64) -> bool {
+    STEPS.lock().expect("no panic under this lock").steps_back(from, to)
+}
+
 impl Steps {
+    fn steps_back(&self, from: u64, to: u64) -> bool {
+        let before = [0].into_iter().chain(self.all.iter().map(|step| step.offset));
+        let mut pairs = before.zip(&self.all);
+        pairs.any(|(before, step)| step.offset < before && step.to >= from && step.from <= to)
+    }
+
     fn offset(&self, time: u64) -> i64 {
         self.all.iter().rfind(|step| step.from <= time).map_or(0, |step| step.offset)
     }
@@ -140,6 +151,10 @@ fn values_between_steps_are_exact() {
     let step = |from, to, offset| Step { from, to, offset };
     let steps = Steps { all: vec![step(1000, 1001, 500), step(2000, 2002, -500)], lowest: 0 };
     assert_eq!([0, 999, 1000, 1999, 2000, 9000].map(|time| steps.offset(time)), [0, 0, 500, 500, -500, -500]);
+    assert_eq!(
+        [(0, 999), (0, 1500), (1500, 2000), (2002, 9000), (2003, 9000)].map(|(from, to)| steps.steps_back(from, to)),
+        [false, false, true, true, false]
+    );
     assert_eq!(steps.highest(100, 900), 900);
     assert_eq!(steps.highest(100, 1000), 1500);
     assert_eq!(steps.highest(100, 1500), 2000);

@@ -1,6 +1,6 @@
 //! Faults that need a fail-over, or move a part of the queue: of the one primary, or of a primary of a cluster.
 
-use std::time::Duration;
+use std::{future::pending, time::Duration};
 
 use tokio::time::{sleep, timeout};
 
@@ -8,7 +8,7 @@ use super::{
     caused::Faults,
     kinds::Kind,
     nemesis::Planned,
-    store::{Store, in_step},
+    store::{Shape, Store, in_step},
     world::World,
 };
 use crate::support::{
@@ -83,11 +83,15 @@ async fn to_primary(planned: &Planned, redis: &mut WatchedRedis, expected: &mut 
 
 /// Records fail-overs without a plan: the sentinels replace a primary that a busy machine held for a second.
 pub async fn watch(world: &World, faults: &Faults) {
+    // The faults of a cluster need the lock, so it is not kept here.
+    if world.shape == Shape::Cluster {
+        return pending().await;
+    }
     let mut looked = wall_clock();
     loop {
         sleep(LOOK).await;
         let Ok(redis) = world.redis.try_lock() else { continue };
-        let Store::Sentinels(redis) = &*redis else { return std::future::pending().await };
+        let Store::Sentinels(redis) = &*redis else { unreachable!("the shape of the world") };
         let mut expected = world.expected.lock().await;
         let primary = redis.master().await;
         if primary != *expected {

@@ -99,6 +99,10 @@ pub async fn run(world: &Arc<World>, number: u64, left: Duration, mut random: Ra
     let (looks, wrong) = partitions.finish();
     verdict.noted.insert("partitions checked", looks);
     verdict.breaches.extend(wrong);
+    if looks == 0 {
+        verdict.breaches.push("no partition was looked at\n".to_owned());
+    }
+    verdict.breaches.extend(nemesis::never_caused(&plan, &observed.faults));
     if left.is_ok() {
         let after = Snapshot::take(world).await;
         verdict.breaches.extend(metrics::compare(&before, &after, &of_round, all_dead));

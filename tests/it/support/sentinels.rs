@@ -21,7 +21,7 @@ pub const RIGHTS: &str = "resetchannels +subscribe +sentinel|get-master-addr-by-
 const DOWN_AFTER: u32 = 1000;
 /// Maximum time until sentinels know each other and all replicas, or name another master. A sentinel that was busy for two seconds
 /// does nothing for 30.
-const MAX_WAIT: Duration = Duration::from_mins(2);
+const MAX_WAIT: Duration = Duration::from_mins(1);
 
 /// A master with replicas, and three sentinels that watch it. All are killed on drop.
 pub struct WatchedRedis {
@@ -127,6 +127,7 @@ impl WatchedRedis {
                 break port;
             }
             assert!(Instant::now() < deadline, "the first sentinel does not answer within {MAX_WAIT:?}");
+            sleep(Duration::from_millis(10)).await;
         };
         (0..self.servers.len()).find(|place| self.announced(*place) == port).expect("one of the servers")
     }

@@ -99,7 +99,7 @@ impl Source for RabbitMqSource {
         let (mut reconnect_delay, mut rng) = (ReconnectDelay::default(), StdRng::seed_from_u64(self.seed));
         // Messages that are taken while Redis is full or down must be returned, and a quorum queue counts returns.
         while intake.until_growing().await.is_ok()
-            && let Ok(window) = intake.until_accepted(self.prefetch).await
+            && let Ok(window) = intake.until_capacity(self.prefetch).await
         {
             let windows = Windows { first: window, max: self.prefetch };
             let opening = Session::open(&self.broker, &self.queue, windows, self.hold_limit);

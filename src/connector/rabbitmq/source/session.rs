@@ -156,7 +156,7 @@ impl Session {
     async fn next_batch(&mut self, intake: &Intake) -> Result<(), SessionEnd> {
         if self.consumer.is_none() && self.received.is_empty() && !self.is_queue_deleted {
             self.room = tokio::select! {
-                room = intake.until_accepted(self.prefetch) => room.map_err(|_| SessionEnd::Stopped)?,
+                room = intake.until_capacity(self.prefetch) => room.map_err(|_| SessionEnd::Stopped)?,
                 () = self.broker.link.closed.cancelled() => return Err(SessionEnd::Lost(LOST.into())),
             };
             let consuming = consume(&self.channel, &self.queue, self.room);
