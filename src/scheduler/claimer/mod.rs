@@ -184,7 +184,7 @@ impl Claimer {
         polled + period.saturating_sub(Duration::from_nanos(u64::try_from(passed).unwrap_or(u64::MAX)))
     }
 
-    /// Waits until polling, breaker and budget permit a claim, and recovers expired leases meanwhile. Returns false at
+    /// Waits until polling, breaker and budget permit a claim. Recovers expired leases until then. Returns false at
     /// shutdown.
     async fn may_claim(&mut self) -> bool {
         let began = Instant::now();
