@@ -184,8 +184,8 @@ impl Claimer {
         polled + period.saturating_sub(Duration::from_nanos(u64::try_from(passed).unwrap_or(u64::MAX)))
     }
 
-    /// Waits until polling, breaker and budget permit a claim. Recovers expired leases until then. Returns false at
-    /// shutdown.
+    /// Waits until polling, breaker and budget permit a claim. While it waits, it recovers expired leases. Returns false
+    /// at shutdown.
     async fn may_claim(&mut self) -> bool {
         let began = Instant::now();
         let overdue_since = self.last_poll.overdue_since().unwrap_or(began);
