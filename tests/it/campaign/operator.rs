@@ -172,7 +172,8 @@ pub fn judge(observed: &Observed, verdict: &mut Verdict) {
         let seen = observed.seen.iter().map(|(id, (_, at))| (&**id, *at));
         for (id, at) in arrivals.chain(seen).filter(|(id, at)| is_within(*at) && of_route(id)) {
             let from = pause.called.saturating_sub(LEASE);
-            if observed.is_explained(from, at) || observed.is_delayed(from, at) {
+            let is_explained = observed.had(from, at, |kind| kind.sends_late(pause.route));
+            if is_explained || observed.is_delayed(from, at) {
                 verdict.note("sent while paused, explained");
             } else {
                 verdict.note("sent while paused");
