@@ -133,6 +133,8 @@ async fn to_endpoint(planned: &Planned, world: &World, faults: &Faults) {
         Behaviour::Status(503),
         Behaviour::Throttle,
         Behaviour::Hang,
+        Behaviour::HangFor("parallel"),
+        Behaviour::HangFor("web"),
         Behaviour::Reset,
         Behaviour::Close,
         Behaviour::Slow(Duration::from_millis(700)),
