@@ -55,8 +55,8 @@ impl Elsewhere {
     /// All that arrived so far, of the ids with this prefix.
     pub async fn arrivals(&self, prefix: &str) -> Vec<Arrival> {
         eventually("the list is read", MAX_READ, async || {
-            let left =
-                list::behind(self.port, NAME, self.taken.lock().expect("no panic under this lock").len()).await?;
+            let seen = self.taken.lock().expect("no panic under this lock").len();
+            let left = list::behind(self.port, NAME, seen).await?;
             left.is_empty().then_some(())
         })
         .await;

@@ -37,7 +37,7 @@ impl Produced {
     }
 }
 
-/// What clients have changed.
+/// The messages of the producer, and their changes.
 #[derive(Default)]
 pub struct Changes {
     /// Each before its first call.
@@ -130,7 +130,8 @@ impl Changes {
     }
 }
 
-async fn answered<T, F: Future<Output = Result<T, StoreError>>>(call: impl Fn() -> F) -> T {
+/// The answer of a call that is repeated until it has one.
+pub async fn answered<T, F: Future<Output = Result<T, StoreError>>>(call: impl Fn() -> F) -> T {
     for _ in 0..MAX_CALLS {
         match call().await {
             Ok(answer) => return answer,

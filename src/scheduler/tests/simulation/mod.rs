@@ -5,6 +5,7 @@
 mod changes;
 mod redis;
 mod routes;
+mod schedules;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -101,8 +102,12 @@ impl Drop for Seed {
     }
 }
 
+/// A number of the environment.
+fn asked(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|number| number.parse().expect("a number"))
+}
+
 fn simulate(seeds: Range<u64>, plan: Plan) {
-    let asked = |name| std::env::var(name).ok().map(|number| number.parse::<u64>().expect("a number"));
     let seeds = match asked("PUNCTUAL_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..seeds.end * asked("PUNCTUAL_SIMULATION").unwrap_or(1),
