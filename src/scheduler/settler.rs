@@ -52,7 +52,7 @@ pub struct Settler {
 struct Item {
     lease: Lease,
     lease_ends: Instant,
-    /// Set for the message of a schedule, until its dead letter is stored.
+    /// Set for the message of a schedule.
     occurrence: Option<OccurrenceInFlight>,
     trace: Option<TraceId>,
     /// The id of that dead letter.
@@ -284,18 +284,18 @@ impl SettleTask {
     }
 }
 
-/// Stores the occurrences of schedules that died. Repeated with the same occurrence, it stores it once.
+/// Stores the occurrences of schedules that died. Repeated with the same occurrence, it stores it once. A repeated settlement
+/// repeats this, too: a fail-over can have lost both.
 async fn bury_occurrences(store: &dyn Store, partition: &Partition, items: &mut [Item]) -> Result<(), StoreError> {
     for item in items {
-        let ClaimEnd::Bury { reason, .. } = &item.end else { continue };
-        let (Some(held), ClaimEnd::Bury { error, .. }) = (&item.occurrence, item.stored_end()) else { continue };
+        let Some(held) = &item.occurrence else { continue };
+        let ClaimEnd::Bury { reason, error } = item.stored_end() else { continue };
         if let Some(occurrence) = dead_occurrence(&item.lease.id, &held.body) {
             let failures = held.failures + u32::from(reason.is_attempted());
-            let death = Death { reason: *reason, failures };
+            let death = Death { reason, failures };
             store.bury_occurrence(partition, &occurrence, death, &error).await?;
             item.buried_as = Some(occurrence.id);
         }
-        item.occurrence = None;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::*;
+use super::{sink::Act, *};
 use crate::{
     message::{MessageId, Recurring},
     recurrence::{Missed, Rule},
@@ -57,6 +57,25 @@ async fn after_an_outage_the_last_occurrence_is_sent_and_the_others_are_counted(
     assert_eq!(ended.first(), Some(&(store.now() / 1000 / EVERY * EVERY)));
     let missed = counted(&recorder, "punctual_schedule_runs_total", "missed");
     assert_eq!(missed, (ended.first().unwrap() - first) / EVERY);
+    instance.stop().await;
+}
+
+/// A fail-over can lose the dead letter, and the call that ends its occurrence.
+#[tokio::test(start_paused = true)]
+async fn a_dead_letter_is_stored_again_with_a_repeated_settlement() {
+    let store = TestStore::new(1);
+    let sink = FakeSink::new(&store, |_| Act::report(Outcome::Rejected { error: "HTTP 400".into() }));
+    let first = set(&store, Missed::All(1000));
+    store.set_faults(Faults { before: 1.0, only: Some("settle"), ..Faults::default() });
+    let instance = Instance::of_one(&store, &sink);
+    until("a dead letter", || !store.dead(&partition("r")).is_empty()).await;
+    store.forget_dead(&partition("r"));
+    store.set_faults(Faults::default());
+    sleep(2 * SECOND).await;
+    let dead: Vec<_> = store.dead(&partition("r")).into_keys().collect();
+    let all = [first, first + EVERY, first + 2 * EVERY].map(|time| format!("tick~{time}"));
+    assert!(all.iter().all(|id| dead.contains(id)), "{dead:?} without some of {all:?}");
+    store.check();
     instance.stop().await;
 }
 

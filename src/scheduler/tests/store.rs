@@ -146,6 +146,18 @@ impl TestStore {
         self.memory.update(partition, |rows, _| rows.paused = paused);
     }
 
+    /// Deletes all dead letters.
+    pub fn forget_dead(&self, partition: &Partition) {
+        self.memory.update(partition, |rows, _| {
+            let dead: Vec<_> = rows.dead.iter().map(|(id, _)| id.to_owned()).collect();
+            for id in dead {
+                rows.dead.remove(&id);
+                rows.bodies.remove(&id);
+                rows.errors.remove(&id);
+            }
+        });
+    }
+
     /// Replaces the lease, as if an operator or another instance had taken over the message.
     pub fn lose_lease(&self, partition: &Partition, id: &str) {
         self.memory.update(partition, |rows, now| rows.unack.insert(id, now + 60_000_000));
