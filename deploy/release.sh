@@ -62,13 +62,14 @@ flock -n 7 || fail "another release is being made"
 rm -rf "$out"
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
+# Extracted with the present time (-m): cargo compares times, and takes an older file for one that it has compiled already.
 rm -rf "$work/source"
 mkdir -p "$work/source"
 if [ -n "$dirty" ]; then
     git ls-files -z --cached --others --exclude-standard | xargs -0 sh -c 'for f; do [ -e "$f" ] && printf "%s\0" "$f"; done' sh |
-        tar --create --null --files-from=- | tar -x -C "$work/source"
+        tar --create --null --files-from=- | tar -xm -C "$work/source"
 else
-    git archive "$revision" | tar -x -C "$work/source"
+    git archive "$revision" | tar -xm -C "$work/source"
 fi
 # The toolchain stays where it is; a variable of the caller would change the program.
 export RUSTUP_HOME=${RUSTUP_HOME:-$HOME/.rustup}
