@@ -102,7 +102,7 @@ build() {
         c+=" -ffile-prefix-map=$pair"
     done
     # cargo-zigbuild names the compiler to crates that ask for the one of a target. librdkafka's configure asks for CC. Its list
-    # of symbols has one that only its tests define, which zig's linker refuses otherwise.
+    # of symbols names one that it does not define: rd_ut_coverage_check. zig's linker refuses that unless it is told otherwise.
     RUSTFLAGS=$rust CFLAGS=$c CXXFLAGS=$c CC="zig-cc $zig" CXX="zig-c++ $zig" AR=zig-ar LDFLAGS=-Wl,--undefined-version \
         cargo zigbuild --locked --profile dist --bin punctual --features "$features" --target "$target.$glibc"
     [ "$(printf '%s\n' "$(needed "$program")" "$glibc" | sort -V | tail -n1)" = "$glibc" ] ||
