@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs the packages of deploy/release.sh into fresh roots: Debian 12 and 13 the .deb, a third one the .rpm. In each: install,
-# edit the file, run as the user of the unit in its sandbox, upgrade, remove, purge. Last the tarball, in Debian 11 with its
-# glibc 2.31 and by hand in Debian 12, and the image, unpacked.
+# edit the file, run as the user of the unit in its sandbox, upgrade, remove, purge. Then the tarball, in Debian 11 with its
+# glibc 2.31 and by hand in Debian 12, and the image, unpacked. Last the files for aarch64: they have the same content as those
+# for x86_64, and the program says its version if qemu-aarch64-static is installed.
 #
 #   tests/packages.sh [DIRECTORY OF THE RELEASE]
 #
@@ -14,7 +15,7 @@ release=$(cd "${1:-target/release-$version}" && pwd)
 roots=$PWD/target/packages
 token=0123456789abcdef
 mkdir -p "$roots"
-.ci/need mmdebstrap=mmdebstrap bwrap=bubblewrap rpm=rpm umoci=umoci curl=curl redis-cli=redis-tools
+.ci/need mmdebstrap=mmdebstrap bwrap=bubblewrap rpm=rpm cpio=cpio readelf=binutils umoci=umoci curl=curl redis-cli=redis-tools
 
 fail() { echo "packages.sh: $*" >&2; exit 1; }
 
@@ -299,11 +300,53 @@ image() {
     started=()
 }
 
+# Names, modes and owners of what packages and tarball contain.
+names() { # ARCHITECTURE, ITS NAME IN DEBIAN
+    dpkg-deb --fsys-tarfile "$release/punctual_${version}_$2.deb" | tar -tv | awk '{ print "deb", $1, $2, $6 }'
+    dpkg-deb -f "$release/punctual_${version}_$2.deb" Package Version Depends Recommends
+    rpm -qp --queryformat '[rpm %{FILEMODES:perms} %{FILEUSERNAME}:%{FILEGROUPNAME} %{FILENAMES}\n]' "$release/punctual-$version-1.$1.rpm"
+    rpm -qp --requires --recommends --scripts "$release/punctual-$version-1.$1.rpm"
+    tar -tvzf "$release/punctual-$version-$1-linux.tar.gz" | awk '{ print "tar", $1, $2, $6 }' | sed "s/$1/ARCHITECTURE/"
+}
+
+aarch64() {
+    local place=$roots/aarch64 tar=punctual-$version-aarch64-linux program
+    step "aarch64: content, architectures"
+    rm -rf "$place"
+    mkdir -p "$place"/{deb,rpm,layout}
+    [ "$(names aarch64 arm64 | grep -c '/bin/punctual$')" = 3 ] || fail "not each file has the program"
+    diff <(names x86_64 amd64) <(names aarch64 arm64) || fail "the packages for aarch64 have other content"
+    [ "$(dpkg-deb -f "$release/punctual_${version}_arm64.deb" Architecture)" = arm64 ] || fail "the architecture of the .deb"
+    [ "$(rpm -qp --queryformat '%{ARCH}' "$release/punctual-$version-1.aarch64.rpm")" = aarch64 ] || fail "the architecture of the .rpm"
+    dpkg-deb -x "$release/punctual_${version}_arm64.deb" "$place/deb"
+    (cd "$place/rpm" && rpm2cpio "$release/punctual-$version-1.aarch64.rpm" | cpio -id --quiet)
+    tar -xzf "$release/$tar.tar.gz" -C "$place"
+    tar -xf "$release/$tar.oci.tar" -C "$place/layout"
+    umoci unpack --image "$place/layout:$version" "$place/bundle"
+    python3 - "$place/layout" <<'END' || fail "the architecture of the image"
+import json, pathlib, sys
+def blob(digest): return json.loads(layout.joinpath("blobs", *digest.split(":")).read_text())
+layout = pathlib.Path(sys.argv[1])
+[manifest] = json.loads(layout.joinpath("index.json").read_text())["manifests"]
+sys.exit(blob(blob(manifest["digest"])["config"]["digest"])["architecture"] != "arm64")
+END
+    program=$place/bundle/rootfs/usr/bin/punctual
+    for copy in "$place/deb/usr/bin/punctual" "$place/rpm/usr/bin/punctual" "$place/$tar/bin/punctual"; do
+        cmp "$copy" "$program"
+    done
+    readelf --file-header "$program" | grep -q 'Machine: *AArch64' || fail "the program is not for aarch64"
+    if command -v qemu-aarch64-static >/dev/null; then
+        # The C library is that of the image.
+        qemu-aarch64-static -L "$place/bundle/rootfs" "$program" --version
+    fi
+}
+
 (cd "$release" && sha256sum --check --quiet SHA256SUMS)
 debian bookworm
 debian trixie
 rpm_root
 tarball
 image
-rm -rf "$roots/here" "$roots/bundle" "$roots/layout" "$roots"/redis.*
+aarch64
+rm -rf "$roots/here" "$roots/bundle" "$roots/layout" "$roots/aarch64" "$roots"/redis.*
 echo "--- all packages are as they should be"
