@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Makes the files of a release from this checkout, on a Debian machine with Rust: packages, a tarball, an image, their sums.
 #
-#   deploy/release.sh [--allow-dirty] [DIRECTORY]
+#   deploy/release.sh [--allow-dirty] [--aarch64] [DIRECTORY]
 #
-# DIRECTORY is target/release-VERSION unless given. Two runs of one commit make the same bytes: times are that of the commit
+# --aarch64 makes the files for aarch64, too: a trial, see docs/release.md. DIRECTORY is target/release-VERSION unless given. Two runs of one commit make the same bytes: times are that of the commit
 # (or SOURCE_DATE_EPOCH), the place of the build is always /var/tmp/punctual-release, archives are sorted. A checkout that
 # differs from its commit is refused, unless --allow-dirty says that the files are not for others.
 #
@@ -11,7 +11,7 @@
 #   punctual-VERSION-x86_64-linux.tar.gz                        for other distributions with glibc 2.31 or later
 #   punctual-VERSION-x86_64-linux.oci.tar                       the image, in the OCI layout
 #   punctual-VERSION.cdx.json, punctual-VERSION-licences.txt    components of the program for x86_64, and their terms
-#   punctual_VERSION_arm64.deb, punctual-VERSION*aarch64*       the same for aarch64
+#   punctual_VERSION_arm64.deb, punctual-VERSION*aarch64*       with --aarch64: the same for aarch64
 #   punctual-chart-VERSION.tgz                                  the Helm chart
 #   SHA256SUMS
 #
@@ -19,7 +19,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-architectures=(x86_64 aarch64)
+architectures=(x86_64)
 # The oldest one that the program runs with: Debian 11, Ubuntu 20.04, RHEL 9.
 glibc=2.31
 features=otlp,vendored
@@ -30,10 +30,14 @@ pip=(cargo-zigbuild==0.24.1 ziglang==0.17.1)
 fail() { echo "release.sh: $*" >&2; exit 1; }
 
 dirty=
-if [ "${1:-}" = --allow-dirty ]; then
-    dirty=yes
+while [[ ${1:-} == --* ]]; do
+    case $1 in
+    --allow-dirty) dirty=yes ;;
+    --aarch64) architectures+=(aarch64) ;;
+    *) fail "unknown option $1" ;;
+    esac
     shift
-fi
+done
 [ -n "$dirty" ] || [ -z "$(git status --porcelain)" ] || fail "the checkout differs from its commit (--allow-dirty for a trial)"
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n1)
 out=${1:-target/release-$version}
@@ -96,14 +100,16 @@ of() { # ARCHITECTURE
 }
 
 build() {
-    local pair rust="" c="-g0" zig="-target $arch-linux-gnu.$glibc"
+    local pair rust="" c="-g0" zig="-target $arch-linux-gnu.$glibc" compiler=()
     for pair in "$work/source=/punctual" "$work/target=/build" "$work/cargo=/cargo"; do
         rust+=" --remap-path-prefix=$pair"
         c+=" -ffile-prefix-map=$pair"
     done
-    # cargo-zigbuild names the compiler to crates that ask for the one of a target. librdkafka's configure asks for CC. Its list
-    # of symbols names one that it does not define: rd_ut_coverage_check. zig's linker refuses that unless it is told otherwise.
-    RUSTFLAGS=$rust CFLAGS=$c CXXFLAGS=$c CC="zig-cc $zig" CXX="zig-c++ $zig" AR=zig-ar LDFLAGS=-Wl,--undefined-version \
+    # cargo-zigbuild names the compiler to crates that ask for the one of a target. librdkafka's configure asks for CC, and uses the
+    # machine's gcc without it. Its list of symbols names one that it does not define: rd_ut_coverage_check. zig's linker refuses
+    # that unless it is told otherwise.
+    [ "$arch" = x86_64 ] || compiler=(CC="zig-cc $zig" CXX="zig-c++ $zig" AR=zig-ar LDFLAGS=-Wl,--undefined-version)
+    env RUSTFLAGS="$rust" CFLAGS="$c" CXXFLAGS="$c" "${compiler[@]}" \
         cargo zigbuild --locked --profile dist --bin punctual --features "$features" --target "$target.$glibc"
     [ "$(printf '%s\n' "$(needed "$program")" "$glibc" | sort -V | tail -n1)" = "$glibc" ] ||
         fail "the program for $arch needs glibc $(needed "$program"), later than $glibc"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs the packages of deploy/release.sh into fresh roots: Debian 12 and 13 the .deb, a third one the .rpm. In each: install,
 # edit the file, run as the user of the unit in its sandbox, upgrade, remove, purge. Then the tarball, in Debian 11 with its
-# glibc 2.31 and by hand in Debian 12, and the image, unpacked. Last the files for aarch64: they have the same content as those
-# for x86_64, and the program says its version if qemu-aarch64-static is installed.
+# glibc 2.31 and by hand in Debian 12, and the image, unpacked. Last the files for aarch64, if the release has them: the same
+# content as those for x86_64, and the program says its version if qemu-aarch64-static is installed.
 #
 #   tests/packages.sh [DIRECTORY OF THE RELEASE]
 #
@@ -347,6 +347,6 @@ debian trixie
 rpm_root
 tarball
 image
-aarch64
+[ ! -e "$release/punctual_${version}_arm64.deb" ] || aarch64
 rm -rf "$roots/here" "$roots/bundle" "$roots/layout" "$roots/aarch64" "$roots"/redis.*
 echo "--- all packages are as they should be"
