@@ -88,20 +88,33 @@ for _, i in ipairs(taken) do
     old[#old + 1] = left[i]
   end
 end
+-- A list that keeps some of its tail comes before one that is emptied: its RPUSH shows that the undo of the other one
+-- is permitted. Otherwise `commit` would try that undo, which adds to the list.
+local shortened, emptied = {}, {}
 for _, list in ipairs(lists) do
-  local kept = {}
+  list.kept = {}
   for _, name in ipairs(list.tail) do
-    if not moved[name] then kept[#kept + 1] = name end
+    if not moved[name] then list.kept[#list.kept + 1] = name end
   end
-  if #kept < #list.tail then
-    -- LREM cannot be undone, because it loses the position. RPUSH comes first, because it has no form that changes
-    -- nothing.
-    local added = { { 'LTRIM', list.key, 0, -(#kept + 1) } }
-    add(steps, 'RPUSH', list.key, kept, added)
-    local back = { { 'RPUSH', list.key, unpack(list.tail) } }
-    if #kept > 0 then back[2] = { 'RPUSH', list.key, unpack(kept) } end
-    steps[#steps + 1] = { { 'LTRIM', list.key, 0, -(#list.tail + #kept + 1) }, back }
-    add(steps, 'RPUSH', list.key, kept, added)
+  if #list.kept == 0 then
+    emptied[#emptied + 1] = list
+  elseif #list.kept < #list.tail then
+    shortened[#shortened + 1] = list
+  end
+end
+for _, list in ipairs(shortened) do
+  -- LREM cannot be undone, because it loses the position. RPUSH comes first, because it has no form that changes
+  -- nothing.
+  local kept, added = list.kept, { { 'LTRIM', list.key, 0, -(#list.kept + 1) } }
+  add(steps, 'RPUSH', list.key, kept, added)
+  local back = { { 'RPUSH', list.key, unpack(list.tail) }, { 'RPUSH', list.key, unpack(kept) } }
+  steps[#steps + 1] = { { 'LTRIM', list.key, 0, -(#list.tail + #kept + 1) }, back }
+  add(steps, 'RPUSH', list.key, kept, added)
+end
+for _, list in ipairs(emptied) do
+  local size = #list.tail
+  if size > 0 then
+    steps[#steps + 1] = { { 'LTRIM', list.key, 0, -(size + 1) }, { { 'RPUSH', list.key, unpack(list.tail) } } }
   end
 end
 add(steps, 'HDEL', counts, counted, restore(counts, counted, old))

@@ -14,6 +14,7 @@ use punctual::{
 use super::{
     arguments::claim,
     bench::{Bench, MAX_PAYLOAD, id, store},
+    content::EXPIRED,
     rows::key,
     scene::{NEW, partition},
 };
@@ -50,6 +51,18 @@ async fn a_claim_whose_reply_was_lost_returns_the_same_when_repeated() {
     assert_eq!(settled, Ok(vec![Settled::Done; 2]));
     // Nothing is left of it, also for a request that is still in transit.
     assert!(until_answered(&store, request).await.messages.is_empty());
+}
+
+#[tokio::test]
+async fn a_claim_takes_as_many_bytes_as_it_may_and_no_more() {
+    let mut bench = Bench::start().await;
+    let ids = bench.schedule(3).await;
+    let size = bench.rows(&partition()).await.bodies[&ids[0]].len() as u64;
+    for (number, max_bytes, taken) in [(1, 2 * size - 1, 1), (2, 2 * size, 2)] {
+        let request = ClaimRequest { max_bytes, ..claim(NEW, number) };
+        let found = bench.store.claim(&partition(), request).await.expect("claimed");
+        assert_eq!(found.messages.len(), taken, "{max_bytes}");
+    }
 }
 
 #[tokio::test]
@@ -324,6 +337,24 @@ async fn a_lease_is_recovered_once_it_has_ended_and_not_before() {
         let rows = bench.rows(&partition()).await;
         assert_eq!(rows.unack.iter().collect::<Vec<_>>(), [(long.messages[0].id.as_str(), long.token.0)]);
     }
+}
+
+#[tokio::test]
+async fn the_fifth_crash_of_a_message_makes_it_a_dead_letter_and_any_other_makes_it_pending() {
+    let mut bench = Bench::start().await;
+    bench.set("recover").await;
+    let before = bench.rows(&partition()).await;
+    let recovered = bench.store.recover(&partition()).await.expect("recovered");
+    assert_eq!((recovered.expired, recovered.dead.count, recovered.more), (2, 1, false));
+    let rows = bench.rows(&partition()).await;
+    let now = bench.micros().await / 1000;
+    assert!((now - 5000..=now).contains(&rows.dead["expired-often"]), "{:?}", rows.dead);
+    assert_eq!(rows.errors["expired-often"].2, "crash: 5 leases expired, the last ones alone");
+    assert_eq!(rows.bodies["expired-often"], before.bodies["expired-often"]);
+    assert_eq!(rows.bytes, before.bytes - before.bodies["expired-often"].len() as u64);
+    assert_eq!((rows.pending["expired"], rows.attempts["expired"]), (EXPIRED / 1000, (0, 1)));
+    assert!(["expired", "expired-often"].iter().all(|id| rows.unack.get(id).is_none()), "{:?}", rows.unack);
+    assert!(!rows.attempts.contains_key("expired-often"));
 }
 
 #[tokio::test]

@@ -181,6 +181,46 @@ async fn a_delayqueue_is_left_clean_whatever_list_an_id_was_in() {
 }
 
 #[tokio::test]
+async fn a_list_of_a_delayqueue_is_emptied_while_the_other_one_keeps_some() {
+    let mut bench = Bench::start().await;
+    bench.set("").await;
+    let mut pipe = redis::pipe();
+    pipe.rpush("dp:jobs:ready", "ours").set("dp:jobs:msg:ours", "a body").rpush("dp:jobs:retry", &["ours", "other"]);
+    pipe.exec_async(&mut bench.raw).await.expect("written");
+    assert_eq!(take_all(&mut bench, &place("take from a delayqueue"), &[entry("ours", "ours")]).await, [Taken]);
+    let left = bench.dump().await;
+    assert_eq!((left.get("dp:jobs:ready"), &left["dp:jobs:retry"].1), (None, &vec![b"other".to_vec()]));
+}
+
+#[tokio::test]
+async fn bodies_that_would_expire_are_kept_and_counted_once() {
+    let mut bench = Bench::start().await;
+    bench.set("persist").await;
+    let bodies = ["due", "fresh", "absent"].map(|name| format!("dp:jobs:msg:{name}").into_bytes());
+    for expected in [1, 0] {
+        assert_eq!(bench.store.persist(&bodies).await, Ok(expected));
+    }
+    let left: Vec<i64> =
+        redis::pipe().ttl(&bodies[0]).ttl(&bodies[1]).query_async(&mut bench.raw).await.expect("times");
+    assert_eq!(left, [-1, -1]);
+}
+
+#[tokio::test]
+async fn a_hash_may_be_as_large_as_the_largest_payload() {
+    let mut bench = Bench::start().await;
+    bench.set("").await;
+    let mut pipe = redis::pipe();
+    let most = MAX_PAYLOAD - r#"{"a":""}"#.len();
+    for (name, size) in [("task:full", most), ("task:over", most + 1)] {
+        pipe.zadd(SOURCE, name, 1).hset(name, "a", "x".repeat(size));
+    }
+    pipe.exec_async(&mut bench.raw).await.expect("written");
+    let batch = ["task:full", "task:over"].map(|name| entry(name, name));
+    assert_eq!(take_all(&mut bench, &place("take hashes"), &batch).await, [Taken, Invalid]);
+    assert_eq!(message(&bench.rows(&partition()).await, "task:full").payload.len(), MAX_PAYLOAD);
+}
+
+#[tokio::test]
 async fn a_paused_or_full_route_takes_nothing() {
     let mut bench = Bench::start().await;
     bench.set("take members").await;

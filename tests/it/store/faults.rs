@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::{
     arguments::claim,
     bench::{Bench, MAX_PAYLOAD, id, later, store},
+    content::LONG_AGO,
     rows::key,
     scene::{LISTS, NEW, ROUTE, SCENES, partition, split},
 };
@@ -368,15 +369,22 @@ async fn a_message_without_a_body_becomes_dead_and_can_be_redriven() {
     let rows = bench.rows(&partition()).await;
     assert_eq!(rows.bodies["orphan"][..], [0]);
 
-    let orphan = Selection::Ids { ids: vec![id("orphan")], until: None };
-    let action = DeadAction::Redrive(Expiry::Drop);
-    let work =
-        DeadWork { action, spread: Spread::default(), selection: &orphan, limit: 1, dry_run: false, deadline: later() };
-    let mut bulk = Bulk::default();
-    bench.queue.act_on_dead(ROUTE, &work, None, &mut bulk).await.expect("redriven");
-    assert_eq!((bulk.count, bulk.more), (1, false));
+    bench.redrive("orphan").await;
     bench.store.claim(&partition(), claim(NEW, 2)).await.expect("claimed");
     assert_eq!(bench.rows(&partition()).await.state("orphan"), Some(State::Unack));
+}
+
+#[tokio::test]
+async fn a_damaged_body_with_nothing_but_its_times_gets_new_ones_when_it_is_redriven() {
+    let mut bench = Bench::start().await;
+    bench.set("redrive all").await;
+    let damaged = [&[1][..], &LONG_AGO.to_be_bytes(), &LONG_AGO.to_be_bytes()].concat();
+    let mut put = redis::cmd("HSET");
+    put.arg(key(&partition(), "messages")).arg("dead").arg(&damaged).exec_async(&mut bench.raw).await.expect("written");
+    bench.redrive("dead").await;
+    let rows = bench.rows(&partition()).await;
+    let due = rows.pending["dead"].to_be_bytes();
+    assert_eq!(rows.bodies["dead"][..], [&[1][..], &due, &due].concat());
 }
 
 #[tokio::test]
@@ -393,6 +401,16 @@ async fn what_somebody_else_wrote_among_the_routes_is_a_mismatch_and_stays() {
 }
 
 impl Bench {
+    /// Makes one dead letter pending again.
+    async fn redrive(&self, text: &str) {
+        let one = Selection::Ids { ids: vec![id(text)], until: None };
+        let (action, spread) = (DeadAction::Redrive(Expiry::Drop), Spread::default());
+        let work = DeadWork { action, spread, selection: &one, limit: 1, dry_run: false, deadline: later() };
+        let mut bulk = Bulk::default();
+        self.queue.act_on_dead(ROUTE, &work, None, &mut bulk).await.expect("redriven");
+        assert_eq!((bulk.count, bulk.more), (1, false));
+    }
+
     /// 1: everything that needs memory is refused; 0: nothing is.
     pub async fn maxmemory(&mut self, bytes: u64) {
         redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(bytes).exec_async(&mut self.raw).await.expect("CONFIG");

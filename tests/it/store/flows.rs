@@ -4,7 +4,8 @@ use bytes::Bytes;
 use punctual::{
     message::{Metadata, NewMessage, OnConflict, StoredMessage, codec},
     store::{
-        Claim, ClaimEnd, ClaimRequest, Claimed, FieldChange, FlowChange, Lease, PARKED, Partition, Settlement, Store,
+        Claim, ClaimEnd, ClaimRequest, Claimed, FieldChange, FlowChange, Lease, PARKED, Partition, Rescheduled,
+        Settlement, Store,
     },
     time::{Due, UnixMillis},
 };
@@ -12,11 +13,24 @@ use punctual::{
 use super::{
     arguments::claim,
     bench::{Bench, id},
-    content::LONG_AGO,
+    content::{FAR_AHEAD, LONG_AGO},
     operation::flow,
     rows::key,
     scene::{NEW, partition},
 };
+
+/// A message of a flow, due long ago.
+fn message(text: &str, flow: &str) -> NewMessage {
+    NewMessage {
+        id: id(text),
+        due: Due::At(UnixMillis::new(LONG_AGO).expect("small")),
+        payload: Bytes::new(),
+        metadata: Metadata { flow: Some(flow.into()), ..Metadata::default() },
+        on_conflict: OnConflict::Keep,
+        debounce: None,
+        record: None,
+    }
+}
 
 #[tokio::test]
 async fn a_flow_that_waits_for_capacity_stays_open_since_its_time_and_is_overdue() {
@@ -35,6 +49,12 @@ async fn a_flow_that_waits_for_capacity_stays_open_since_its_time_and_is_overdue
     let first = store.claim(&partition(), ClaimRequest { limit: 1, ..claim(NEW, 1) }).await.expect("claimed");
     assert_eq!(first.messages.len(), 1);
     assert_eq!(bench.rows(&partition()).await.flow.gates["b"], LONG_AGO, "no capacity for the next one");
+
+    let mut oldest = message("due-since-1970", "c");
+    oldest.due = Due::At(UnixMillis::default());
+    store.schedule(&partition(), &[oldest]).await.expect("scheduled");
+    let stats = store.stats(&partition()).await.expect("numbers");
+    assert_eq!(stats.oldest_due.map(UnixMillis::get), Some(0), "earlier than an open gate");
 }
 
 #[tokio::test]
@@ -125,15 +145,7 @@ async fn messages_of_an_ordered_flow_with_one_due_time_leave_in_order_although_o
 async fn a_message_that_is_due_since_1970_waits_for_its_flow_as_others_do() {
     let bench = Bench::start().await;
     let (ordered, store) = (Partition { route: "ordered".into(), index: 0, count: 1 }, bench.store.clone());
-    let new = |text: &str| NewMessage {
-        id: id(text),
-        due: Due::At(UnixMillis::default()),
-        payload: Bytes::new(),
-        metadata: Metadata { flow: Some("a".into()), ..Metadata::default() },
-        on_conflict: OnConflict::Keep,
-        debounce: None,
-        record: None,
-    };
+    let new = |text: &str| NewMessage { due: Due::At(UnixMillis::default()), ..message(text, "a") };
     store.schedule(&ordered, &[new("first"), new("second")]).await.expect("scheduled");
     for (number, wanted) in [(1, "first"), (2, "second")] {
         let taken = store.claim(&ordered, claim(NEW, number)).await.expect("claimed");
@@ -151,19 +163,7 @@ async fn messages_in_flight_are_counted_from_the_time_at_which_their_flow_is_lim
     let mut bench = Bench::start().await;
     let (rated, store) = (Partition { route: "rated".into(), index: 0, count: 1 }, bench.store.clone());
     let limits = flow("rated").expect("it has flows");
-    let new = |text: &str| {
-        let metadata = Metadata { flow: Some("a".into()), ..Metadata::default() };
-        let due = Due::At(UnixMillis::new(LONG_AGO).expect("small"));
-        NewMessage {
-            id: id(text),
-            due,
-            payload: Bytes::new(),
-            metadata,
-            on_conflict: OnConflict::Keep,
-            debounce: None,
-            record: None,
-        }
-    };
+    let new = |text: &str| message(text, "a");
     store.schedule(&rated, &[new("first"), new("second")]).await.expect("scheduled");
     let taken = store.claim(&rated, claim(NEW, 1)).await.expect("claimed");
     assert_eq!(taken.messages.len(), 2);
@@ -187,4 +187,42 @@ async fn messages_in_flight_are_counted_from_the_time_at_which_their_flow_is_lim
     };
     store.settle(&rated, &[lease(&taken.messages[0])]).await.expect("settled");
     assert_eq!(store.claim(&rated, claim(NEW, 3)).await.expect("claimed").messages.len(), 1);
+
+    // More than a call looks at.
+    let mut pipe = redis::pipe();
+    for n in 0..250 {
+        let id = format!("uncounted-{n}");
+        pipe.zadd(key(&rated, "unack"), &id, FAR_AHEAD).hset(key(&rated, "flows"), &id, "0 a");
+    }
+    pipe.exec_async(&mut bench.raw).await.expect("written");
+    assert_eq!(store.tidy(&rated).await, Ok(250));
+}
+
+#[tokio::test]
+async fn the_first_message_of_an_ordered_flow_passes_none_that_was_not_read() {
+    /// Due messages that are read to find the first one of a flow.
+    const READ: usize = 1000;
+    for (others, passes) in [(READ - 3, true), (READ - 1, false)] {
+        let mut bench = Bench::start().await;
+        let (ordered, store) = (Partition { route: "ordered".into(), index: 0, count: 1 }, bench.store.clone());
+        // The one that was accepted first is the last one by its id.
+        let mut batch = vec![message("b-earlier", "ordered"), message("a-later", "ordered")];
+        batch.extend((0..others).map(|n| message(&format!("a-{n}"), &format!("other-{n}"))));
+        for part in batch.chunks(500) {
+            store.schedule(&ordered, part).await.expect("scheduled");
+        }
+        let answer = store.reschedule(&ordered, &id("a-later"), None).await.expect("an answer");
+        if passes {
+            assert_eq!(answer, Rescheduled::Held(id("b-earlier")), "{others}");
+            continue;
+        }
+        assert!(matches!(answer, Rescheduled::Done(_)), "{answer:?}");
+        let value: String = redis::cmd("HGET")
+            .arg(key(&ordered, "flows"))
+            .arg("a-later")
+            .query_async(&mut bench.raw)
+            .await
+            .expect("it has a flow");
+        assert!(!value.starts_with('!'), "{value}: it would be taken before the other");
+    }
 }

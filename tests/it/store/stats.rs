@@ -133,6 +133,25 @@ fn latest_claimed(rows: &MemoryPartition, flows: bool) -> Option<(UnixMillis, Un
 }
 
 #[tokio::test]
+async fn a_forecast_counts_each_pending_message_in_one_interval() {
+    let mut bench = Bench::start().await;
+    let start = UnixMillis::new(LONG_AGO).expect("small");
+    // Four are due within 3 ms, and another one far ahead.
+    for (length, expected) in [(1, (1, 1, vec![1, 1, 1])), (2, (1, 1, vec![2, 1, 0]))] {
+        bench.set("forecast").await;
+        let found = bench.store.forecast(&partition(), Some(start), length, 3).await.expect("numbers");
+        assert_eq!((found.now, (found.overdue, found.later, found.counts)), (start, expected), "{length}");
+    }
+    bench.set("stats, flows").await;
+    let rows = bench.rows(&partition()).await;
+    let found = bench.of_kind("flows").forecast(&partition(), None, 1000, 2).await.expect("numbers");
+    let of = |from, to| rows.pending.iter().filter(|(_, score)| (from..to).contains(score)).count() as u64;
+    let now = found.now.get();
+    assert_eq!((found.overdue, found.later), (of(0, now + 1) + of(PARKED, u64::MAX), of(now + 2001, PARKED)));
+    assert!(of(PARKED, u64::MAX) > 0, "some are parked");
+}
+
+#[tokio::test]
 async fn statistics_describe_all_that_a_partition_holds() {
     let mut bench = Bench::start().await;
     for scene in ["stats", "stats, flows", "stats, ordered", "stats, groups", "resume", "unpark"] {
