@@ -63,6 +63,13 @@ impl Observed {
         self.had(from, to, |kind| matches!(kind, Kind::Network | Kind::EndpointNetwork | Kind::Right | Kind::Slots))
     }
 
+    /// Whether messages of the route can wait in this time for the end of a pause, or for instances that are restarted. A
+    /// fail-over can lose the end of a pause, and only the end of the round repeats it.
+    pub fn holds(&self, route: &str, from: u64, to: u64) -> bool {
+        let is_lost = |called: u64| self.had(called, to, Kind::loses);
+        self.acts.hold(route, from, to) || self.acts.pauses.iter().any(|pause| pause.may_last(route, to, is_lost))
+    }
+
     /// Whether there is a fault of these kinds in this time.
     pub fn had(&self, from: u64, to: u64, of: impl Fn(Kind) -> bool) -> bool {
         self.faults.iter().any(|fault| of(fault.kind) && fault.overlaps(from, to))
@@ -135,6 +142,8 @@ fn history(observed: &Observed, id: &str, what: &str) -> String {
                 format!("{}: fault {}, {}, until {:?}", fault.began, fault.kind.name(), fault.detail, fault.ended),
             )
         }));
+        let pauses = observed.acts.pauses.iter().filter(|pause| pause.route == life.route);
+        lines.extend(pauses.map(|pause| (pause.called, format!("{}: {pause:?}", pause.called))));
         lines.sort();
         for (_, line) in lines {
             let _ = writeln!(text, "  {line}");
@@ -322,7 +331,8 @@ impl Found<'_> {
 
     fn note_recovery(&self, verdict: &mut Verdict, due: u64, at: u64) {
         let end = self.observed.faults.iter().filter_map(|fault| fault.ended).max().unwrap_or(u64::MAX);
-        if end < u64::MAX && due <= clock::at(end) && self.life.calls.iter().all(|call| call.answered <= end) {
+        let is_accepted = self.life.calls.iter().all(|call| call.answered <= end);
+        if end < u64::MAX && due <= clock::at(end) && is_accepted && !self.observed.holds(self.life.route, end, at) {
             verdict.recovery = verdict.recovery.max(at.saturating_sub(end));
         }
     }
@@ -333,7 +343,7 @@ impl Found<'_> {
         let since = at.saturating_sub(late);
         let from = since.saturating_sub(CALM);
         let is_calm = !self.observed.faults.iter().any(|fault| fault.overlaps(from, at))
-            && !self.observed.acts.hold(self.life.route, from, at);
+            && !self.observed.holds(self.life.route, from, at);
         if is_calm {
             if since > self.observed.began + WARM {
                 verdict.lateness.push(late);
@@ -363,7 +373,8 @@ impl Found<'_> {
     /// Notes the lateness of a message that was scheduled by one call, which was answered.
     fn note_latest(&self, verdict: &mut Verdict, due: u64, at: u64) {
         let late = clock::at(at).saturating_sub(due);
-        if late > verdict.latest.0 {
+        let is_steady = self.life.calls.iter().all(|call| clock::is_steady(call.called, at));
+        if late > verdict.latest.0 && is_steady && !self.observed.holds(self.life.route, at.saturating_sub(late), at) {
             verdict.latest = (late, history(self.observed, self.id, &format!("{late} ms late, the latest")));
         }
     }

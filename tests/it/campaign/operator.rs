@@ -35,7 +35,7 @@ const REPEAT: Duration = Duration::from_millis(200);
 #[derive(Clone, Copy, Debug)]
 pub struct Pause {
     pub route: &'static str,
-    called: u64,
+    pub called: u64,
     /// When the pause was answered, and when the end of it was asked for.
     answered: u64,
     resumed: u64,
@@ -65,6 +65,11 @@ impl Pause {
     /// Whether a message of the route waits for its end in this time.
     pub fn holds(&self, route: &str, from: u64, to: u64) -> bool {
         self.route == route && self.called <= to && from <= self.ended
+    }
+
+    /// Whether it is in force at a time after it because its end is lost. `is_lost`: whether a change since then can be.
+    pub fn may_last(&self, route: &str, at: u64, is_lost: impl Fn(u64) -> bool) -> bool {
+        self.route == route && self.called <= at && is_lost(self.called)
     }
 }
 
