@@ -284,7 +284,7 @@ impl Found<'_> {
             self.breach(verdict, &format!("content or headers differ: {arrival}"));
             return;
         };
-        let versions = self.life.versions(arrival.at);
+        let versions = [arrival.since, arrival.at].map(|at| self.life.versions(at)).concat();
         if versions.contains(&version) {
             return;
         }
@@ -302,7 +302,8 @@ impl Found<'_> {
 
     fn judge_time(&self, verdict: &mut Verdict, arrival: &Arrival) {
         let is_early = self.is_early(arrival.due, arrival.at);
-        if !is_early && self.life.earliest(arrival.at).is_none_or(|due| !self.is_early(due, arrival.at)) {
+        let is_permitted = |at: u64| self.life.earliest(at).is_none_or(|due| !self.is_early(due, arrival.at));
+        if !is_early && [arrival.since, arrival.at].into_iter().any(is_permitted) {
             return;
         }
         let since = self.life.forbidden_since(arrival.at).unwrap_or(arrival.at);

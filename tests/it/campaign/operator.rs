@@ -171,11 +171,12 @@ async fn repartition(world: &World, route: &'static str, partitions: u64) -> [u6
 pub fn judge(observed: &Observed, verdict: &mut Verdict) {
     for pause in &observed.acts.pauses {
         verdict.note("pauses");
-        let is_within = |at: u64| (pause.answered + CLAIMED..pause.resumed).contains(&at);
+        let is_within = |since: u64, at: u64| since >= pause.answered + CLAIMED && at < pause.resumed;
         let of_route = |id: &str| observed.lives.get(id).is_some_and(|life| life.route == pause.route);
-        let arrivals = observed.arrivals.iter().map(|Arrival { id, at, .. }| (&**id, *at));
-        let seen = observed.seen.iter().map(|(id, (_, at))| (&**id, *at));
-        for (id, at) in arrivals.chain(seen).filter(|(id, at)| is_within(*at) && of_route(id)) {
+        let arrivals = observed.arrivals.iter().map(|Arrival { id, since, at, .. }| (&**id, *since, *at));
+        let seen = observed.seen.iter().map(|(id, (_, at))| (&**id, *at, *at));
+        let sent = arrivals.chain(seen).filter(|(id, since, at)| is_within(*since, *at) && of_route(id));
+        for (id, _, at) in sent {
             let from = pause.called.saturating_sub(LEASE);
             if observed.is_explained(from, at) || observed.is_delayed(from, at) {
                 verdict.note("sent while paused, explained");
