@@ -16,8 +16,8 @@ use super::sink::StoreClock;
 use crate::{
     message::{DeadReason, MessageId, Metadata, OccurrenceMessage, StoredMessage, codec},
     store::{
-        Claim, ClaimRequest, CutLeases, Death, NextOccurrence, Partition, Recovered, ScheduleDefinition, ScheduleOwner,
-        Settled, Settlement, Store, StoreError, Transfer, Transferred, WakeSignal,
+        Claim, ClaimRequest, CutLeases, Death, NextOccurrence, Partition, Recovered, ScheduleDefinition, Settled,
+        Settlement, Store, StoreError, Transfer, Transferred, WakeSignal,
         memory::{MemoryPartition, MemoryStore, PartitionSettings},
     },
     time::UnixMillis,
@@ -140,11 +140,6 @@ impl TestStore {
             rows.bytes += body.len() as u64;
             rows.schedules.get_mut(id).expect("a definition").tail = bad;
         });
-    }
-
-    pub fn delete_schedule(&self, partition: &Partition, id: &MessageId) {
-        let (owner, settings) = (ScheduleOwner::Api, PartitionSettings::default());
-        self.memory.update(partition, |rows, now| rows.delete_schedule(id, owner, now, settings));
     }
 
     pub fn pause(&self, partition: &Partition, paused: bool) {

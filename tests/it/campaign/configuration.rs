@@ -27,7 +27,7 @@ pub struct Configuration {
     pub replicas: usize,
     /// The port of the endpoint.
     pub endpoint: u16,
-    /// The sinks of the brokers, as YAML.
+    /// The sinks of the brokers and of the other Redis, as YAML.
     pub sinks: String,
     pub sources: String,
     pub routes: Vec<&'static Route>,

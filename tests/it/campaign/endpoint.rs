@@ -45,6 +45,8 @@ pub enum Behaviour {
     Throttle,
     /// Reads the request and replies nothing, as long as it lasts.
     Hang,
+    /// As `Hang` for the messages of this route, and as `Fine` for others.
+    HangFor(&'static str),
     /// Reads the request and resets the connection.
     Reset,
     /// Replies, then closes the connection without having announced it.
@@ -185,11 +187,16 @@ async fn answer(
     ended: &mut Option<u64>,
 ) -> (Reply, bool) {
     let mut behaviours = shared.behaviour.subscribe();
-    let behaviour = *behaviours.borrow_and_update();
+    let set = *behaviours.borrow_and_update();
+    let behaviour = match set {
+        Behaviour::HangFor(route) if request.header("punctual-route") == route => Behaviour::Hang,
+        Behaviour::HangFor(_) => Behaviour::Fine,
+        of_all => of_all,
+    };
     let waiting = async {
         match behaviour {
             Behaviour::Hang => {
-                let _ = behaviours.wait_for(|behaviour| *behaviour != Behaviour::Hang).await;
+                let _ = behaviours.wait_for(|now| *now != set).await;
             }
             Behaviour::Slow(time) => sleep(time).await,
             Behaviour::Fine => sleep(own_time(request)).await,
@@ -211,7 +218,7 @@ async fn answer(
         Behaviour::Fine | Behaviour::Drip | Behaviour::Slow(_) => (status, plain(status), true),
         Behaviour::Status(status) => (status, plain(status), true),
         Behaviour::Throttle => (429, plain(429) + "retry-after: 1\r\n", true),
-        Behaviour::Hang => return (Reply::Dropped, false),
+        Behaviour::Hang | Behaviour::HangFor(_) => return (Reply::Dropped, false),
         Behaviour::Reset => {
             let _ = SockRef::from(stream.get_ref()).set_linger(Some(Duration::ZERO));
             return (Reply::Dropped, false);

@@ -3,7 +3,7 @@
 use super::store::Shape;
 
 /// Kinds of faults, each with the mean time between two of them in milliseconds.
-pub const KINDS: [(Kind, u64); 23] = [
+pub const KINDS: [(Kind, u64); 25] = [
     (Kind::Kill, 8000),
     (Kind::Stop, 10_000),
     (Kind::Terminate, 9000),
@@ -27,6 +27,8 @@ pub const KINDS: [(Kind, u64); 23] = [
     (Kind::Exchange, 30_000),
     (Kind::FullQueue, 30_000),
     (Kind::Slots, 15_000),
+    (Kind::OtherRedis, 30_000),
+    (Kind::OtherRedisNetwork, 25_000),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,6 +61,9 @@ pub enum Kind {
     FullQueue,
     /// A slot of a cluster moves.
     Slots,
+    /// The Redis of a list of its own.
+    OtherRedis,
+    OtherRedisNetwork,
 }
 
 impl Kind {
@@ -88,6 +93,8 @@ impl Kind {
             Self::Exchange => "exchange",
             Self::FullQueue => "queue-full",
             Self::Slots => "slots",
+            Self::OtherRedis => "other-redis",
+            Self::OtherRedisNetwork => "other-redis-network",
         }
     }
 
@@ -122,7 +129,8 @@ impl Kind {
             // It has stored what it did not confirm any more.
             Self::Kafka => route == "topic",
             Self::RabbitMq | Self::RabbitMqNetwork | Self::Exchange | Self::FullQueue => route == "queue",
-            Self::EndpointNetwork => !matches!(route, "jobs" | "topic" | "queue"),
+            Self::OtherRedis | Self::OtherRedisNetwork => route == "elsewhere",
+            Self::EndpointNetwork => !matches!(route, "jobs" | "elsewhere" | "topic" | "queue"),
             _ => false,
         }
     }

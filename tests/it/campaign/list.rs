@@ -7,7 +7,10 @@ use std::{
 };
 
 use serde_json::Value;
-use tokio::{task::JoinHandle, time::sleep};
+use tokio::{
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
 
 use super::{
     payload,
@@ -17,6 +20,8 @@ use crate::support::receiver::wall_clock;
 
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(20);
+/// A frozen server does not answer.
+const ANSWER: Duration = Duration::from_secs(2);
 
 /// An element of the list.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,7 +47,7 @@ impl Watch {
             let mut places = vec![0; world.ports.len()];
             loop {
                 for (place, port) in world.ports.iter().enumerate() {
-                    let Some(elements) = behind(*port, places[place]).await else { continue };
+                    let Some(elements) = behind(*port, KEY, places[place]).await else { continue };
                     let at = wall_clock();
                     places[place] += elements.len();
                     let mut found = found.lock().expect("no panic under this lock");
@@ -64,18 +69,17 @@ impl Watch {
 
 /// All elements on the server at `port`.
 pub async fn all(port: u16) -> Vec<Element> {
-    behind(port, 0).await.expect("it is well").iter().map(|text| parse(text)).collect()
+    behind(port, KEY, 0).await.expect("it is well").iter().map(|text| parse(text)).collect()
 }
 
-/// The elements behind the first ones. `None` while the server does not answer.
-async fn behind(port: u16, first: usize) -> Option<Vec<String>> {
+/// The elements of the list behind the first ones. `None` while the server does not answer.
+pub async fn behind(port: u16, key: &str, first: usize) -> Option<Vec<String>> {
     let client = redis::Client::open(format!("redis://127.0.0.1:{port}/0")).expect("a valid address");
     let asking = async {
         let mut link = client.get_multiplexed_async_connection().await.ok()?;
-        redis::cmd("LRANGE").arg(KEY).arg(first).arg(-1).query_async(&mut link).await.ok()
+        redis::cmd("LRANGE").arg(key).arg(first).arg(-1).query_async(&mut link).await.ok()
     };
-    // A frozen one does not answer.
-    tokio::time::timeout(Duration::from_secs(2), asking).await.ok()?
+    timeout(ANSWER, asking).await.ok()?
 }
 
 fn parse(text: &str) -> Element {

@@ -10,6 +10,7 @@ mod caused;
 mod clients;
 mod clock;
 mod configuration;
+mod elsewhere;
 mod endpoint;
 mod ends;
 mod flow;

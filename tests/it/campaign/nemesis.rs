@@ -72,11 +72,11 @@ fn draw(random: &mut Random, kind: Kind, at: u64) -> Planned {
         Kind::Endpoint | Kind::Memory | Kind::Right => random.between(300, 6000),
         Kind::Unread => random.pick(&[5000, 20_000, 59_000]) + random.between(0, 1000),
         Kind::Older => random.between(5000, 15_000),
-        Kind::Exchange | Kind::FullQueue => random.between(500, 5000),
+        Kind::Exchange | Kind::FullQueue | Kind::OtherRedis => random.between(500, 5000),
         Kind::Kafka | Kind::RabbitMq => random.between(0, 3000),
         // At times longer than a lease.
         Kind::Network => random.between(300, 8000),
-        Kind::EndpointNetwork | Kind::RabbitMqNetwork => random.between(300, 5000),
+        Kind::EndpointNetwork | Kind::RabbitMqNetwork | Kind::OtherRedisNetwork => random.between(300, 5000),
     };
     let instance = usize::try_from(random.next() % 3).expect("an index") % INSTANCES;
     let random = random.fork();
@@ -116,8 +116,11 @@ async fn cause(planned: &Planned, world: &World, faults: &Faults, base: i64) {
             let kills: [&[&str]; 2] = [&["CLIENT", "KILL", "TYPE", "normal"], &["CLIENT", "KILL", "TYPE", "pubsub"]];
             redis_faults::repeat(planned, world, faults, &kills).await;
         }
+        Kind::OtherRedis => world.elsewhere.interrupt(planned, faults).await,
         Kind::Endpoint => to_endpoint(planned, world, faults).await,
-        Kind::Network | Kind::EndpointNetwork | Kind::RabbitMqNetwork => to_network(planned, world, faults).await,
+        Kind::Network | Kind::EndpointNetwork | Kind::RabbitMqNetwork | Kind::OtherRedisNetwork => {
+            to_network(planned, world, faults).await;
+        }
         Kind::Right | Kind::Memory => redis_faults::to_settings(planned, world, faults).await,
         Kind::Clock => redis_faults::step_clock(planned, world, faults, base),
     }
@@ -130,6 +133,8 @@ async fn to_endpoint(planned: &Planned, world: &World, faults: &Faults) {
         Behaviour::Status(503),
         Behaviour::Throttle,
         Behaviour::Hang,
+        Behaviour::HangFor("parallel"),
+        Behaviour::HangFor("web"),
         Behaviour::Reset,
         Behaviour::Close,
         Behaviour::Slow(Duration::from_millis(700)),
@@ -163,6 +168,7 @@ async fn to_network(planned: &Planned, world: &World, faults: &Faults) {
             (&network.turn, network.paths(is_all), Some(planned.instance), detail)
         }
         (Kind::RabbitMqNetwork, Some(brokers)) => (world.turn(planned.kind), vec![&brokers.rabbitmq_path], None, ""),
+        (Kind::OtherRedisNetwork, _) => (world.turn(planned.kind), vec![&world.elsewhere.path], None, ""),
         (Kind::EndpointNetwork, _) => (world.turn(planned.kind), vec![&world.endpoint_path], None, ""),
         _ => return,
     };

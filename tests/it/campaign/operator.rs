@@ -178,7 +178,8 @@ pub fn judge(observed: &Observed, verdict: &mut Verdict) {
         let sent = arrivals.chain(seen).filter(|(id, since, at)| is_within(*since, *at) && of_route(id));
         for (id, _, at) in sent {
             let from = pause.called.saturating_sub(LEASE);
-            if observed.is_explained(from, at) || observed.is_delayed(from, at) {
+            let is_explained = observed.had(from, at, |kind| kind.sends_late(pause.route));
+            if is_explained || observed.is_delayed(from, at) {
                 verdict.note("sent while paused, explained");
             } else {
                 verdict.note("sent while paused");

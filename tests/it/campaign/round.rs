@@ -75,6 +75,7 @@ pub async fn run(world: &Arc<World>, number: u64, left: Duration, mut random: Ra
     // A look of the watch may be under way.
     sleep(Duration::from_millis(200)).await;
     let mut arrivals = world.endpoint.take();
+    arrivals.extend(world.elsewhere.arrivals(&format!("r{number}-")).await);
     if let Some(brokers) = &world.brokers {
         arrivals.extend(brokers.arrivals(&format!("r{number}-")).await);
     }

@@ -26,9 +26,10 @@ pub const RATE: u64 = 10;
 pub const BURST: u64 = 3;
 pub const PARALLEL: usize = 3;
 
-const ROUTES: [Route; 12] = [
+const ROUTES: [Route; 13] = [
     Route { name: "web", sink: "hook", flow: "", needs: Needs::Nothing },
     Route { name: "jobs", sink: "jobs", flow: "", needs: Needs::OneServer },
+    Route { name: "elsewhere", sink: "elsewhere", flow: "", needs: Needs::Nothing },
     Route { name: "ordered", sink: "hook", flow: "{ key: '{key}', ordered: true }", needs: Needs::Nothing },
     Route { name: "parallel", sink: "hook", flow: "{ parallel: 3 }", needs: Needs::Nothing },
     Route { name: "rate", sink: "hook", flow: "{ rate: 10/s, burst: 3 }", needs: Needs::Nothing },

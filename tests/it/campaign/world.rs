@@ -14,6 +14,7 @@ use super::{
     brokers::Brokers,
     clock::Clock,
     configuration::{Age, Configuration},
+    elsewhere::Elsewhere,
     endpoint::Endpoint,
     kinds::{KINDS, Kind},
     network::Network,
@@ -55,6 +56,7 @@ pub struct World {
     pub networks: Vec<Network>,
     pub endpoint: Endpoint,
     pub endpoint_path: Proxy,
+    pub elsewhere: Elsewhere,
     /// `None`: they are not installed.
     pub brokers: Option<Brokers>,
     pub routes: Vec<&'static Route>,
@@ -81,7 +83,8 @@ impl World {
         let clock = Clock::start();
         let (redis, endpoint) = (Store::start(settings.shape, &clock).await, Endpoint::start());
         let endpoint_path = Proxy::start(endpoint.port());
-        let brokers = Brokers::start().await;
+        let (elsewhere, brokers) = (Elsewhere::start().await, Brokers::start().await);
+        let sinks = elsewhere.sink() + &brokers.as_ref().map(Brokers::sinks).unwrap_or_default();
         let routes = routes::all(settings.shape, brokers.is_some());
         let replicas = if settings.is_durable { redis.replicas() } else { 0 };
         let (mut networks, mut configurations, mut instances) = (Vec::new(), Vec::new(), Vec::new());
@@ -98,7 +101,7 @@ impl World {
                 redis: address,
                 replicas,
                 endpoint: endpoint_path.port(),
-                sinks: brokers.as_ref().map(Brokers::sinks).unwrap_or_default(),
+                sinks: sinks.clone(),
                 sources: brokers.as_ref().map(Brokers::sources).unwrap_or_default(),
                 routes: routes.clone(),
                 partitions: StdMutex::default(),
@@ -119,6 +122,7 @@ impl World {
             networks,
             endpoint,
             endpoint_path,
+            elsewhere,
             brokers,
             routes,
             shape: settings.shape,

@@ -2,8 +2,10 @@
 //! for twenty seconds, then no faults. `PUNCTUAL_SIMULATION=<n>` runs n times as many seeds; `PUNCTUAL_SEED=<n>` runs only
 //! that one.
 
+mod changes;
 mod redis;
 mod routes;
+mod schedules;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,6 +18,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::time::Instant;
 
 use self::{
+    changes::{Changes, Produced, group_of, random_group},
     redis::{Process, SimulatedRedis, signals},
     routes::{CALM, Plan, SimulatedRoute, pick, random_faults, random_settings},
 };
@@ -38,6 +41,7 @@ struct World {
     scheduled: BTreeSet<String>,
     /// How often the producer repeated a call, by id. The route may not remember the id any more.
     repeated: Arc<Mutex<BTreeMap<String, u64>>>,
+    changes: Arc<Changes>,
 }
 
 #[test]
@@ -98,8 +102,12 @@ impl Drop for Seed {
     }
 }
 
+/// A number of the environment.
+fn asked(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|number| number.parse().expect("a number"))
+}
+
 fn simulate(seeds: Range<u64>, plan: Plan) {
-    let asked = |name| std::env::var(name).ok().map(|number| number.parse::<u64>().expect("a number"));
     let seeds = match asked("PUNCTUAL_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..seeds.end * asked("PUNCTUAL_SIMULATION").unwrap_or(1),
@@ -136,6 +144,7 @@ impl World {
             instances: rng.random_range(1..=2),
             scheduled: BTreeSet::new(),
             repeated: Arc::default(),
+            changes: Arc::default(),
             rng,
         }
     }
@@ -147,6 +156,9 @@ impl World {
         for step in 0..40u32 {
             if step < 8 {
                 self.schedule_some();
+            }
+            if step < 24 {
+                self.change_some();
             }
             self.disturb();
             if self.plan.kills && self.rng.random_bool(0.05) {
@@ -230,24 +242,41 @@ impl World {
             let route = &self.routes[n];
             let partitions: Vec<_> = route.partitions().collect();
             let partition = pick(&mut self.rng, &partitions).clone();
-            let id = format!("{}-{n}-{}", self.scheduled.len(), partition.index);
+            let group = random_group(&mut self.rng);
+            let id = format!("{}-{n}-{}-{group}", self.scheduled.len(), partition.index);
             let message = NewMessage {
                 id: MessageId::parse(&id).expect("an id"),
                 due: Due::After(self.rng.random_range(0..3000)),
                 payload: id.clone().into(),
-                metadata: Metadata { flow: route.random_flow(&mut self.rng), ..Metadata::default() },
+                metadata: Metadata {
+                    flow: route.random_flow(&mut self.rng),
+                    group: group_of(&id).map(str::to_owned),
+                    ..Metadata::default()
+                },
                 on_conflict: OnConflict::Keep,
                 debounce: None,
                 record: None,
             };
             self.scheduled.insert(id);
-            let (store, repeated) = (self.producer.store.clone(), self.repeated.clone());
+            let (store, repeated, changes) = (self.producer.store.clone(), self.repeated.clone(), self.changes.clone());
+            let may_move = route.settings.flow.is_none();
+            let produced = Produced { id: message.id.clone(), partition: partition.clone(), may_move };
+            changes.produce(produced.clone());
             self.producing.push(tokio::spawn(async move {
                 while store.schedule(&partition, std::slice::from_ref(&message)).await.is_err() {
                     *repeated.lock().entry(message.id.to_string()).or_default() += 1;
                     sleep(100 * MILLI).await;
                 }
+                changes.accept(produced);
             }));
+        }
+    }
+
+    fn change_some(&mut self) {
+        for _ in 0..self.rng.random_range(0..3) {
+            let (changes, store) = (self.changes.clone(), self.producer.store.clone());
+            let rng = StdRng::seed_from_u64(self.rng.random());
+            self.producing.push(tokio::spawn(changes.change_one(store, rng)));
         }
     }
 
@@ -261,6 +290,9 @@ impl World {
         for route in &self.routes {
             let mut taken = route.check(&self.redis, plan, &self.policy, self.policy.max_in_flight * self.instances);
             ended.extend(taken.keys().cloned());
+            if !plan.fail_overs {
+                route.check_cancelled(&self.changes.never_sent_after.lock());
+            }
             taken.retain(|_, times| *times > 1);
             // Each other repeated delivery has a cause that is not known here, such as a lost lease.
             for (id, times) in taken.into_iter().filter(|_| !route.repeats(plan)) {
@@ -273,16 +305,17 @@ impl World {
         }
         ended.extend(died.iter().cloned());
         let missing: BTreeSet<_> = self.scheduled.difference(&ended).cloned().collect();
-        let lost = self.redis.lost.lock();
-        assert!(missing.is_subset(&lost), "lost: {missing:?}, by fail-overs {lost:?}");
+        let (lost, cancelled) = (self.redis.lost.lock(), self.changes.may_be_cancelled.lock());
+        let missing: BTreeSet<_> = missing.difference(&cancelled).collect();
+        assert!(missing.iter().all(|id| lost.contains(*id)), "lost: {missing:?}, by fail-overs {lost:?}");
         assert!(ended.is_subset(&self.scheduled), "nothing else ends");
         assert!(died.is_empty() || plan.sinks_fail || plan.parts_fail, "dead: {died:?}");
         if !plan.store_fails && !plan.scripts_fail && !plan.fail_overs && !plan.clock_steps {
             let delivered = counted(recorder, "punctual_messages_delivered_total", "");
             let buried = counted(recorder, "punctual_messages_dead_total", "");
             assert_eq!(
-                (delivered + buried, buried),
-                (self.scheduled.len() as u64, died.len() as u64),
+                (delivered + buried + *self.changes.cancelled.lock(), buried),
+                (self.scheduled.len() as u64, died.len() as u64 + *self.changes.purged.lock()),
                 "counters add up"
             );
             assert_eq!(counted(recorder, "punctual_stale_settlements_total", ""), 0);

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use punctual_model::{Counts, Keyspace, LinkFaults, Links, Server, SortedSet};
 use tokio::{task::JoinHandle, time::Instant};
 
-use super::super::sink::StoreClock;
+use super::{super::sink::StoreClock, changes::group_of};
 use crate::store::{
     Partition, WakeSignal,
     redis::{
@@ -191,6 +191,13 @@ impl SimulatedRedis {
             };
             let bodies = hash(":messages");
             assert!(bodies.keys().eq(places.keys()), "bodies and places of {partition}");
+            let groups: BTreeMap<_, _> =
+                places.keys().filter_map(|id| Some((id.clone(), group_of(&text(id))?.as_bytes().to_vec()))).collect();
+            assert_eq!(hash(":groups"), groups, "groups of {partition}");
+            let members: BTreeSet<_> =
+                set(keys, &key(partition, ":grouped")).iter().map(|(member, _)| text(member)).collect();
+            let expected = groups.iter().map(|(id, group)| format!("{}\0{}", text(group), text(id))).collect();
+            assert_eq!(members, expected, "members of groups of {partition}");
             for name in [":attempts", ":errors"] {
                 assert!(hash(name).keys().all(|id| places.contains_key(id)), "{name} of {partition}");
             }

@@ -116,6 +116,18 @@ impl SimulatedRoute {
         sink.taken()
     }
 
+    /// Checks that a message is not sent any more after the answer to its cancellation.
+    pub fn check_cancelled(&self, never_sent_after: &BTreeMap<String, Instant>) {
+        for seen in self.sink.iter().flat_map(|sink| sink.seen()) {
+            let answered = never_sent_after.get(&seen.id);
+            assert!(
+                answered.is_none_or(|answered| seen.at <= *answered),
+                "{} was sent after its cancellation",
+                seen.id
+            );
+        }
+    }
+
     /// Whether an attempt can be repeated although its message was delivered.
     pub fn repeats(&self, plan: Plan) -> bool {
         if self.sink.is_some() { plan.repeats() } else { plan.fail_overs }

@@ -1,0 +1,124 @@
+//! A list on a Redis of its own, and what arrived there.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use serde_json::Value;
+use tokio::{sync::Mutex as Turn, task::JoinHandle, time::sleep};
+
+use super::{
+    caused::Faults,
+    history::{Arrival, Reply},
+    list,
+    nemesis::Planned,
+    payload,
+};
+use crate::{
+    program::eventually,
+    support::{RedisServer, proxy::Proxy, receiver::wall_clock},
+};
+
+/// The key, the sink and the route.
+pub const NAME: &str = "elsewhere";
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(10);
+/// Maximum time until all elements were seen.
+const MAX_READ: Duration = Duration::from_secs(10);
+
+pub struct Elsewhere {
+    server: Turn<RedisServer>,
+    port: u16,
+    /// Between the instances and it.
+    pub path: Proxy,
+    taken: Arc<Mutex<Vec<Arrival>>>,
+    taking: JoinHandle<()>,
+}
+
+impl Elsewhere {
+    pub async fn start() -> Self {
+        let server = RedisServer::start().await;
+        let (port, taken) = (server.port(), Arc::<Mutex<Vec<Arrival>>>::default());
+        let taking = tokio::spawn(take(port, Arc::clone(&taken)));
+        Self { server: Turn::new(server), port, path: Proxy::start(port), taken, taking }
+    }
+
+    /// The sink, as YAML.
+    pub fn sink(&self) -> String {
+        format!(
+            "  {NAME}: {{ type: redis_list, url: 'redis://127.0.0.1:{}/0', key: {NAME}, format: envelope, timeout: 2s }}\n",
+            self.path.port()
+        )
+    }
+
+    /// All that arrived so far, of the ids with this prefix.
+    pub async fn arrivals(&self, prefix: &str) -> Vec<Arrival> {
+        eventually("the list is read", MAX_READ, async || {
+            let seen = self.taken.lock().expect("no panic under this lock").len();
+            let left = list::behind(self.port, NAME, seen).await?;
+            left.is_empty().then_some(())
+        })
+        .await;
+        let mut arrivals = self.taken.lock().expect("no panic under this lock").clone();
+        arrivals.retain(|arrival| arrival.id.starts_with(prefix));
+        arrivals
+    }
+
+    /// Killed or frozen, and then itself again. Its append-only file has all that it confirmed.
+    pub async fn interrupt(&self, planned: &Planned, faults: &Faults) {
+        let Ok(mut server) = self.server.try_lock() else { return };
+        let is_killed = planned.random.clone().chance(60);
+        let detail = format!("{} for {:?}", if is_killed { "killed" } else { "frozen" }, planned.lasts);
+        let fault = faults.begin(planned.kind, detail);
+        if is_killed {
+            server.kill();
+            sleep(planned.lasts).await;
+            server.restart().await;
+        } else {
+            server.freeze();
+            sleep(planned.lasts).await;
+            server.resume();
+        }
+        faults.end(fault);
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        self.taking.abort();
+    }
+}
+
+/// Reads the list as it grows. An element that was seen stays there.
+async fn take(port: u16, taken: Arc<Mutex<Vec<Arrival>>>) {
+    let mut seen = 0;
+    loop {
+        let elements = list::behind(port, NAME, seen).await.unwrap_or_default();
+        let at = wall_clock();
+        seen += elements.len();
+        taken.lock().expect("no panic under this lock").extend(elements.iter().map(|text| parse(text, at)));
+        sleep(PAUSE).await;
+    }
+}
+
+fn parse(text: &str, at: u64) -> Arrival {
+    let json: Value = serde_json::from_str(text).expect("an envelope is JSON");
+    let field = |name: &str| json[name].as_str().unwrap_or_default().to_owned();
+    let (id, found) = (field("id"), json["headers"]["X-Version"].as_str().unwrap_or_default());
+    let version = payload::version(&id, field("payload").as_bytes());
+    let expected = version.map(|version| version.to_string()).unwrap_or_default();
+    Arrival {
+        version,
+        attempt: json["attempt"].as_u64().and_then(|attempt| attempt.try_into().ok()).unwrap_or_default(),
+        due: json["due"].as_u64().unwrap_or_default(),
+        since: at,
+        at,
+        ended: None,
+        route: field("route"),
+        reply: Reply::Status(200),
+        sender: None,
+        wrong: (found != expected).then(|| format!("X-Version is `{found}`")),
+        id,
+    }
+}
