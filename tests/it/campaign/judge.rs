@@ -10,7 +10,7 @@ use super::{
     clock,
     ends::{self, Ends},
     flow, groups,
-    history::{Arrival, Reply},
+    history::{Arrival, Operation, Reply},
     list::Element,
     nemesis::{Caused, Kind},
     operator::{self, Acts},
@@ -216,7 +216,9 @@ impl Found<'_> {
         if let (Some(first), [call], true) = (arrivals.first(), &self.life.calls[..], is_timed) {
             let due = first.due.max(clock::at(call.answered));
             self.judge_lateness(verdict, due, first.at);
-            self.note_latest(verdict, due, first.at);
+        }
+        if let (Some(first), true) = (arrivals.first(), is_timed) {
+            self.note_latest(verdict, first.due, first.at);
         }
     }
 
@@ -244,8 +246,8 @@ impl Found<'_> {
         if let [call] = &self.life.calls[..] {
             let due = due.max(clock::at(call.answered));
             self.judge_lateness(verdict, due, *at);
-            self.note_latest(verdict, due, *at);
         }
+        self.note_latest(verdict, due, *at);
     }
 
     fn judge_end(&self, verdict: &mut Verdict, is_delivered: bool) {
@@ -371,11 +373,18 @@ impl Found<'_> {
         verdict.breach(self.observed, self.id, what);
     }
 
-    /// Notes the lateness of a message that was scheduled by one call, which was answered.
+    /// Notes the lateness of a message that was scheduled and not changed, since it was due and its last call was answered.
     fn note_latest(&self, verdict: &mut Verdict, due: u64, at: u64) {
-        let late = clock::at(at).saturating_sub(due);
-        let is_steady = self.life.calls.iter().all(|call| clock::is_steady(call.called, at));
-        if late > verdict.latest.0 && is_steady && !self.observed.holds(self.life.route, at.saturating_sub(late), at) {
+        let calls = &self.life.calls;
+        let answered = calls.iter().map(|call| call.answered).max().unwrap_or(at);
+        let late = clock::at(at).saturating_sub(due.max(clock::at(answered)));
+        let is_steady = calls.iter().all(|call| clock::is_steady(call.called, at));
+        let is_plain = calls.iter().all(|call| call.operation == Operation::Schedule);
+        if late > verdict.latest.0
+            && is_steady
+            && is_plain
+            && !self.observed.holds(self.life.route, at.saturating_sub(late), at)
+        {
             verdict.latest = (late, history(self.observed, self.id, &format!("{late} ms late, the latest")));
         }
     }
