@@ -12,7 +12,7 @@ use crate::support::sentinels::MASTER;
 const ANSWER: Duration = Duration::from_secs(1);
 
 /// With durable replies a producer tries all servers: on each but the primary that the replicas follow, `WAIT` fails. Otherwise
-/// it asks the sentinels: a primary that was killed and started again takes writes until they demote it, and loses them then.
+/// it asks the sentinels: a primary that was killed and started again takes writes until they demote it, and loses all of them.
 #[derive(Clone)]
 pub struct Writers {
     ports: Vec<u16>,
