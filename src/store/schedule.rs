@@ -93,8 +93,7 @@ pub struct ScheduleState {
     pub payload: Bytes,
     /// The latest first.
     pub runs: Vec<RunResult>,
-    /// The occurrence that is waited for, or in flight; `None`: the schedule has ended, or what follows is not planned
-    /// yet.
+    /// The occurrence that is waited for, or in flight; `None`: the schedule has ended, or its message is lost.
     pub next: Option<UnixMillis>,
     pub in_flight: bool,
     /// Whether its message is lost.

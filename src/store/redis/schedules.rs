@@ -144,24 +144,30 @@ impl RedisStore {
             script::SCHEDULES.keys(&[&keys.pending, &keys.unack, &keys.messages, &keys.schedules]).arg(arguments);
         let reply: Vec<Value> = call.run(&self.listings).await?;
         let mut reply = Reply::from(reply);
-        reply.millis()?;
+        let now = reply.millis()?.get();
         let cursor = reply.text()?;
         let mut states = Vec::new();
         while !reply.is_done() {
-            states.extend(state(&mut reply)?);
+            states.extend(state(&mut reply, now)?);
         }
         Ok((states, cursor))
     }
 }
 
 /// `None`: not written by this release.
-fn state(reply: &mut Reply) -> Result<Option<ScheduleState>, StoreError> {
+fn state(reply: &mut Reply, now: u64) -> Result<Option<ScheduleState>, StoreError> {
     let (id, head) = (reply.id()?, reply.text()?);
     let (occurrence, planned) = (reply.integer()?, reply.integer()?);
     let (score, in_flight, tail) = (reply.text()?, reply.flag()?, reply.bytes()?);
     let Some((message, (is_paused, owner, runs))) = decoded(&tail).zip(parts(&head)) else { return Ok(None) };
     let mut metadata = message.metadata;
     let Some(recurring) = metadata.recurring.take() else { return Ok(None) };
+    let next = match (occurrence, planned) {
+        (0, _) => None,
+        // It is over, and the next claim plans what follows.
+        (done, 0) => recurring.rule.timetable().ok().and_then(|timetable| timetable.plan(done, now).occurrence),
+        (next, _) => Some(next).filter(|next| *next < NEVER),
+    };
     Ok(Some(ScheduleState {
         id,
         owner,
@@ -170,7 +176,7 @@ fn state(reply: &mut Reply) -> Result<Option<ScheduleState>, StoreError> {
         metadata,
         payload: message.payload,
         runs: RunResult::parse_all(runs),
-        next: UnixMillis::new(occurrence).filter(|next| planned > 0 && next.get() < NEVER),
+        next: next.and_then(UnixMillis::new),
         in_flight,
         is_lost: score.is_empty() && !in_flight,
     }))

@@ -132,16 +132,20 @@ impl Drop for Brokers {
 async fn take(port: u16, taken: Arc<Mutex<Vec<Arrival>>>) {
     let url = format!("amqp://127.0.0.1:{port}/%2f");
     let mut ids = HashSet::new();
+    let mut last_empty = wall_clock();
     loop {
         if let Ok(Ok(connection)) = timeout(ANSWER, Connection::connect(&url, ConnectionProperties::default())).await
             && let Ok(Ok(channel)) = timeout(ANSWER, connection.create_channel()).await
         {
-            while let Some(got) = get(&channel).await {
+            loop {
+                let asked = wall_clock();
+                let Some(got) = get(&channel).await else { break };
                 let Some(delivery) = got else {
+                    last_empty = asked;
                     sleep(PAUSE).await;
                     continue;
                 };
-                let arrival = of_delivery(&delivery);
+                let arrival = of_delivery(&delivery, last_empty);
                 // An acknowledgement can be lost: that is not a message that was sent twice.
                 if ids.insert(arrival.id.clone()) || !delivery.redelivered {
                     taken.lock().expect("no panic under this lock").push(arrival);
@@ -161,7 +165,8 @@ async fn get(channel: &Channel) -> Option<Option<Delivery>> {
     Some(got.ok()?.ok()?.map(|message| message.delivery))
 }
 
-fn of_delivery(delivery: &Delivery) -> Arrival {
+/// `since`: the queue was empty at this time.
+fn of_delivery(delivery: &Delivery, since: u64) -> Arrival {
     let headers = delivery.properties.headers().as_ref().map(|table| table.inner().clone()).unwrap_or_default();
     let text = |name: &str| match headers.iter().find(|(key, _)| key.as_str() == name).map(|(_, value)| value) {
         Some(AMQPValue::LongString(text)) => text.to_string(),
@@ -169,7 +174,7 @@ fn of_delivery(delivery: &Delivery) -> Arrival {
         _ => String::new(),
     };
     let id = delivery.properties.message_id().as_ref().map(ToString::to_string).unwrap_or_default();
-    arrival(id, &delivery.data, wall_clock(), text)
+    Arrival { since, ..arrival(id, &delivery.data, wall_clock(), text) }
 }
 
 fn of_record(record: &Record) -> Arrival {
@@ -189,6 +194,7 @@ fn arrival(id: String, body: &[u8], at: u64, header: impl Fn(&str) -> String) ->
         version,
         attempt: header("punctual-attempt").parse().unwrap_or_default(),
         due: header("punctual-due").parse().unwrap_or_default(),
+        since: at,
         at,
         ended: None,
         route: header("punctual-route"),

@@ -77,7 +77,7 @@ impl Caused {
     /// Whether two deliveries at these times can be its consequence.
     fn repeats(&self, first: &Arrival, second: &Arrival) -> bool {
         // The first was delivered, and its settlement was not made or is lost.
-        let is_near = self.overlaps(first.at.saturating_sub(SETTLED_WITHIN), first.at + SETTLED_WITHIN);
+        let is_near = self.overlaps(first.since.saturating_sub(SETTLED_WITHIN), first.at + SETTLED_WITHIN);
         let is_unsettled = is_near && self.hit_sender(first);
         // It returns when the lease ends. A message waits for a connection for at most half of the timeout before it is sent.
         // After a step back the lease ends later than a claim permits, and is cut.
@@ -130,6 +130,7 @@ fn a_fault_of_an_instance_explains_its_own_duplicates_alone() {
         version: Some(1),
         attempt: 1,
         due: 0,
+        since: at,
         at,
         ended: Some(at),
         route: "web".into(),

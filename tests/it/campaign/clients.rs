@@ -24,6 +24,7 @@ use super::{
     routes,
     store::Shape,
     world::{INSTANCES, World},
+    writers::Writers,
 };
 use crate::support::{http, receiver::wall_clock};
 
@@ -54,8 +55,7 @@ pub struct Clients {
     sources: Vec<&'static str>,
     /// Whether `produce.lua` is used: not on a cluster.
     has_script: bool,
-    /// Ports of the servers of Redis.
-    ports: Vec<u16>,
+    pub writers: Writers,
     pub producers: Producers,
     /// Before each id.
     prefix: String,
@@ -94,8 +94,12 @@ impl Clients {
             routes: world.routes.iter().filter(|route| route.is_plain()).map(|route| route.name).collect(),
             sources: world.routes.iter().filter(|route| route.has_source()).map(|route| route.name).collect(),
             has_script: world.shape == Shape::Sentinels,
-            ports: world.ports.clone(),
-            producers: Producers::new(world.brokers.as_ref().map(Brokers::addresses), &world.ports, world.replicas),
+            writers: world.writers.clone(),
+            producers: Producers::new(
+                world.brokers.as_ref().map(Brokers::addresses),
+                world.writers.clone(),
+                world.replicas,
+            ),
             prefix,
             changes: Mutex::default(),
             pardons: world.endpoint.pardons(),
@@ -113,10 +117,6 @@ impl Clients {
 
     pub fn sources(&self) -> &[&'static str] {
         &self.sources
-    }
-
-    pub fn ports(&self) -> &[u16] {
-        &self.ports
     }
 
     pub fn routes(&self) -> &[&'static str] {

@@ -92,12 +92,16 @@ impl Drop for Elsewhere {
 
 /// Reads the list as it grows. An element that was seen stays there.
 async fn take(port: u16, taken: Arc<Mutex<Vec<Arrival>>>) {
-    let mut seen = 0;
+    let (mut seen, mut since) = (0, wall_clock());
     loop {
-        let elements = list::behind(port, NAME, seen).await.unwrap_or_default();
-        let at = wall_clock();
-        seen += elements.len();
-        taken.lock().expect("no panic under this lock").extend(elements.iter().map(|text| parse(text, at)));
+        let asked = wall_clock();
+        if let Some(elements) = list::behind(port, NAME, seen).await {
+            let at = wall_clock();
+            seen += elements.len();
+            let arrivals = elements.iter().map(|text| Arrival { since, ..parse(text, at) });
+            taken.lock().expect("no panic under this lock").extend(arrivals);
+            since = asked;
+        }
         sleep(PAUSE).await;
     }
 }
@@ -112,6 +116,7 @@ fn parse(text: &str, at: u64) -> Arrival {
         version,
         attempt: json["attempt"].as_u64().and_then(|attempt| attempt.try_into().ok()).unwrap_or_default(),
         due: json["due"].as_u64().unwrap_or_default(),
+        since: at,
         at,
         ended: None,
         route: field("route"),

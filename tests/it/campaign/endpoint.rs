@@ -302,6 +302,7 @@ fn arrival(request: &Request, at: u64) -> Arrival {
         version,
         attempt: number("punctual-attempt").and_then(|attempt: u64| attempt.try_into().ok()).unwrap_or_default(),
         due: number("punctual-due").unwrap_or_default(),
+        since: at,
         at,
         ended: None,
         route: route.to_owned(),

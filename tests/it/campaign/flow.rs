@@ -18,6 +18,11 @@ use super::{
 const ON_ITS_WAY: u64 = 300;
 const WITH_BUSY_ENDPOINT: u64 = 1300;
 const WITH_REPEATED_CLAIM: u64 = 3300;
+/// An endpoint keeps connections busy until this time after a fault of it, in milliseconds: a probe finds it after a second or two, and
+/// what has waited until then leaves together.
+const BUSY_AFTER: u64 = 4000;
+/// Arrivals of a flow that a breach of its rate prints.
+const SHOWN: usize = 20;
 
 /// A message with a place that is known: all its calls were answered.
 struct Placed<'a> {
@@ -154,14 +159,14 @@ fn judge_parallel(observed: &Observed, arrivals: &[&Arrival], verdict: &mut Verd
 fn judge_rate(observed: &Observed, arrivals: &[&Arrival], verdict: &mut Verdict) {
     let interval = 1000 / RATE;
     let mut next = 0;
-    for arrival in arrivals {
+    for (index, arrival) in arrivals.iter().enumerate() {
         let excess = u64::saturating_sub(next, arrival.at + (BURST - 1) * interval);
         next = next.max(arrival.at) + interval;
         let since = arrival.at.saturating_sub(SETTLED_WITHIN);
-        let overlaps = |kind: Kind| observed.had(since, arrival.at, |one| one == kind);
-        let permitted = if overlaps(Kind::Clients) {
+        let overlaps = |from: u64, kind: Kind| observed.had(from, arrival.at, |one| one == kind);
+        let permitted = if overlaps(since, Kind::Clients) {
             WITH_REPEATED_CLAIM
-        } else if overlaps(Kind::Endpoint) {
+        } else if overlaps(arrival.at.saturating_sub(BUSY_AFTER), Kind::Endpoint) {
             WITH_BUSY_ENDPOINT
         } else {
             ON_ITS_WAY
@@ -178,11 +183,10 @@ fn judge_rate(observed: &Observed, arrivals: &[&Arrival], verdict: &mut Verdict)
             verdict.note("rate, explained");
         } else {
             verdict.note("above the rate");
-            verdict.breach(
-                observed,
-                &arrival.id,
-                &format!("arrived {excess} ms above the rate of its flow: {arrival}"),
-            );
+            let before = arrivals[index.saturating_sub(SHOWN)..index].iter();
+            let before: String = before.map(|one| format!("\n  before that, {}: {one}", one.id)).collect();
+            let what = format!("arrived {excess} ms above the rate of its flow: {arrival}{before}");
+            verdict.breach(observed, &arrival.id, &what);
         }
     }
 }

@@ -71,7 +71,8 @@ pub struct Arrival {
     /// As the headers of punctual have it.
     pub attempt: u32,
     pub due: u64,
-    /// Epoch milliseconds.
+    /// Epoch milliseconds: between these times. A queue of RabbitMQ is read later than it gets a message.
+    pub since: u64,
     pub at: u64,
     /// Right before the reply was written, or when the sender was gone. `None`: neither was observed.
     pub ended: Option<u64>,
@@ -96,11 +97,14 @@ impl fmt::Display for Call {
 
 impl fmt::Display for Arrival {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { version, attempt, due, at, ended, reply, sender, wrong, .. } = self;
+        let Self { version, attempt, due, since, at, ended, reply, sender, wrong, .. } = self;
         write!(
             f,
             "{at}: arrived from {sender:?}, version {version:?}, attempt {attempt}, due {due}: {reply:?} at {ended:?}"
         )?;
+        if since < at {
+            write!(f, ", perhaps since {since}")?;
+        }
         wrong.as_ref().map_or(Ok(()), |wrong| write!(f, ", {wrong}"))
     }
 }

@@ -54,11 +54,11 @@ impl Draft<'_> {
 }
 
 impl Clients {
-    /// Calls the script on the first server that takes writes. The answer has the form of the API.
+    /// Calls the script on the first of the servers that takes writes. The answer has the form of the API.
     pub async fn produce(&self, production: &Production, payload: &str) -> Heard {
         let mut heard = Heard::Refused;
-        for port in self.ports() {
-            let Some(mut link) = connection(*port).await else { continue };
+        for port in self.writers.ports().await {
+            let Some(mut link) = connection(port).await else { continue };
             let produced = timeout(ANSWER, produce(&mut link, production, payload)).await;
             heard = match produced {
                 Ok(Ok((status, due))) => match self.producers.replicated(&mut link).await {

@@ -10,7 +10,7 @@ use super::{
     clock,
     ends::{self, Ends},
     flow, groups,
-    history::{Arrival, Reply},
+    history::{Arrival, Operation, Reply},
     list::Element,
     nemesis::{Caused, Kind},
     operator::{self, Acts},
@@ -61,6 +61,13 @@ impl Observed {
     /// Whether claims or requests from before this time can be under way until now, without being repeated.
     pub fn is_delayed(&self, from: u64, to: u64) -> bool {
         self.had(from, to, |kind| matches!(kind, Kind::Network | Kind::EndpointNetwork | Kind::Right | Kind::Slots))
+    }
+
+    /// Whether messages of the route can wait in this time for the end of a pause, or for instances that are restarted. A
+    /// fail-over can lose the end of a pause, and only the end of the round repeats it.
+    pub fn holds(&self, route: &str, from: u64, to: u64) -> bool {
+        let is_lost = |called: u64| self.had(called, to, Kind::loses);
+        self.acts.hold(route, from, to) || self.acts.pauses.iter().any(|pause| pause.may_last(route, to, is_lost))
     }
 
     /// Whether there is a fault of these kinds in this time.
@@ -135,6 +142,8 @@ fn history(observed: &Observed, id: &str, what: &str) -> String {
                 format!("{}: fault {}, {}, until {:?}", fault.began, fault.kind.name(), fault.detail, fault.ended),
             )
         }));
+        let pauses = observed.acts.pauses.iter().filter(|pause| pause.route == life.route);
+        lines.extend(pauses.map(|pause| (pause.called, format!("{}: {pause:?}", pause.called))));
         lines.sort();
         for (_, line) in lines {
             let _ = writeln!(text, "  {line}");
@@ -207,7 +216,9 @@ impl Found<'_> {
         if let (Some(first), [call], true) = (arrivals.first(), &self.life.calls[..], is_timed) {
             let due = first.due.max(clock::at(call.answered));
             self.judge_lateness(verdict, due, first.at);
-            self.note_latest(verdict, due, first.at);
+        }
+        if let (Some(first), true) = (arrivals.first(), is_timed) {
+            self.note_latest(verdict, first.due, first.at);
         }
     }
 
@@ -235,8 +246,8 @@ impl Found<'_> {
         if let [call] = &self.life.calls[..] {
             let due = due.max(clock::at(call.answered));
             self.judge_lateness(verdict, due, *at);
-            self.note_latest(verdict, due, *at);
         }
+        self.note_latest(verdict, due, *at);
     }
 
     fn judge_end(&self, verdict: &mut Verdict, is_delivered: bool) {
@@ -275,7 +286,7 @@ impl Found<'_> {
             self.breach(verdict, &format!("content or headers differ: {arrival}"));
             return;
         };
-        let versions = self.life.versions(arrival.at);
+        let versions = [arrival.since, arrival.at].map(|at| self.life.versions(at)).concat();
         if versions.contains(&version) {
             return;
         }
@@ -293,7 +304,8 @@ impl Found<'_> {
 
     fn judge_time(&self, verdict: &mut Verdict, arrival: &Arrival) {
         let is_early = self.is_early(arrival.due, arrival.at);
-        if !is_early && self.life.earliest(arrival.at).is_none_or(|due| !self.is_early(due, arrival.at)) {
+        let is_permitted = |at: u64| self.life.earliest(at).is_none_or(|due| !self.is_early(due, arrival.at));
+        if !is_early && [arrival.since, arrival.at].into_iter().any(is_permitted) {
             return;
         }
         let since = self.life.forbidden_since(arrival.at).unwrap_or(arrival.at);
@@ -322,7 +334,8 @@ impl Found<'_> {
 
     fn note_recovery(&self, verdict: &mut Verdict, due: u64, at: u64) {
         let end = self.observed.faults.iter().filter_map(|fault| fault.ended).max().unwrap_or(u64::MAX);
-        if end < u64::MAX && due <= clock::at(end) && self.life.calls.iter().all(|call| call.answered <= end) {
+        let is_accepted = self.life.calls.iter().all(|call| call.answered <= end);
+        if end < u64::MAX && due <= clock::at(end) && is_accepted && !self.observed.holds(self.life.route, end, at) {
             verdict.recovery = verdict.recovery.max(at.saturating_sub(end));
         }
     }
@@ -333,7 +346,7 @@ impl Found<'_> {
         let since = at.saturating_sub(late);
         let from = since.saturating_sub(CALM);
         let is_calm = !self.observed.faults.iter().any(|fault| fault.overlaps(from, at))
-            && !self.observed.acts.hold(self.life.route, from, at);
+            && !self.observed.holds(self.life.route, from, at);
         if is_calm {
             if since > self.observed.began + WARM {
                 verdict.lateness.push(late);
@@ -360,10 +373,18 @@ impl Found<'_> {
         verdict.breach(self.observed, self.id, what);
     }
 
-    /// Notes the lateness of a message that was scheduled by one call, which was answered.
+    /// Notes the lateness of a message that was scheduled and not changed, since it was due and its last call was answered.
     fn note_latest(&self, verdict: &mut Verdict, due: u64, at: u64) {
-        let late = clock::at(at).saturating_sub(due);
-        if late > verdict.latest.0 {
+        let calls = &self.life.calls;
+        let answered = calls.iter().map(|call| call.answered).max().unwrap_or(at);
+        let late = clock::at(at).saturating_sub(due.max(clock::at(answered)));
+        let is_steady = calls.iter().all(|call| clock::is_steady(call.called, at));
+        let is_plain = calls.iter().all(|call| call.operation == Operation::Schedule);
+        if late > verdict.latest.0
+            && is_steady
+            && is_plain
+            && !self.observed.holds(self.life.route, at.saturating_sub(late), at)
+        {
             verdict.latest = (late, history(self.observed, self.id, &format!("{late} ms late, the latest")));
         }
     }

@@ -108,6 +108,11 @@ impl Kind {
         }
     }
 
+    /// Whether another primary takes its place, which can lack the last changes.
+    pub fn loses(self) -> bool {
+        matches!(self, Self::RedisKill | Self::RedisFreeze | Self::FailOver | Self::CutOff)
+    }
+
     /// Whether a message of the route can arrive twice because of it. Without a name: of a route to the endpoint.
     pub fn duplicates(self, route: &str) -> bool {
         match self {

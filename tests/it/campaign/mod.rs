@@ -38,6 +38,7 @@ mod routes;
 mod schedules;
 mod store;
 mod world;
+mod writers;
 
 use std::{env, path::PathBuf, sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! Faults by a seeded plan, at random times and overlapping.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use futures::future::join_all;
 use tokio::{
@@ -52,13 +52,13 @@ pub fn plan(random: &mut Random, length: Duration, only: &[Kind], every: Option<
     all
 }
 
-/// Kinds that were planned often and not caused once: a lock that is never free, or a world that lacks something.
-pub fn never_caused(plan: &[Planned], faults: &[Caused]) -> Vec<String> {
-    const OFTEN: usize = 4;
-    let planned = |kind: Kind| plan.iter().filter(|planned| planned.kind == kind).count();
-    let is_missing = |kind: Kind| planned(kind) >= OFTEN && faults.iter().all(|fault| fault.kind != kind);
-    let missing = KINDS.iter().map(|(kind, _)| *kind).filter(|kind| is_missing(*kind));
-    missing.map(|kind| format!("{} was planned {} times and never caused\n", kind.name(), planned(kind))).collect()
+/// How often each kind is planned.
+pub fn planned(plan: &[Planned]) -> BTreeMap<&'static str, usize> {
+    let mut counts = BTreeMap::new();
+    for planned in plan {
+        *counts.entry(planned.kind.name()).or_default() += 1;
+    }
+    counts
 }
 
 fn draw(random: &mut Random, kind: Kind, at: u64) -> Planned {

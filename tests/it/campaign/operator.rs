@@ -35,7 +35,7 @@ const REPEAT: Duration = Duration::from_millis(200);
 #[derive(Clone, Copy, Debug)]
 pub struct Pause {
     pub route: &'static str,
-    called: u64,
+    pub called: u64,
     /// When the pause was answered, and when the end of it was asked for.
     answered: u64,
     resumed: u64,
@@ -65,6 +65,11 @@ impl Pause {
     /// Whether a message of the route waits for its end in this time.
     pub fn holds(&self, route: &str, from: u64, to: u64) -> bool {
         self.route == route && self.called <= to && from <= self.ended
+    }
+
+    /// Whether it is in force at a time after it because its end is lost. `is_lost`: whether a change since then can be.
+    pub fn may_last(&self, route: &str, at: u64, is_lost: impl Fn(u64) -> bool) -> bool {
+        self.route == route && self.called <= at && is_lost(self.called)
     }
 }
 
@@ -166,11 +171,12 @@ async fn repartition(world: &World, route: &'static str, partitions: u64) -> [u6
 pub fn judge(observed: &Observed, verdict: &mut Verdict) {
     for pause in &observed.acts.pauses {
         verdict.note("pauses");
-        let is_within = |at: u64| (pause.answered + CLAIMED..pause.resumed).contains(&at);
+        let is_within = |since: u64, at: u64| since >= pause.answered + CLAIMED && at < pause.resumed;
         let of_route = |id: &str| observed.lives.get(id).is_some_and(|life| life.route == pause.route);
-        let arrivals = observed.arrivals.iter().map(|Arrival { id, at, .. }| (&**id, *at));
-        let seen = observed.seen.iter().map(|(id, (_, at))| (&**id, *at));
-        for (id, at) in arrivals.chain(seen).filter(|(id, at)| is_within(*at) && of_route(id)) {
+        let arrivals = observed.arrivals.iter().map(|Arrival { id, since, at, .. }| (&**id, *since, *at));
+        let seen = observed.seen.iter().map(|(id, (_, at))| (&**id, *at, *at));
+        let sent = arrivals.chain(seen).filter(|(id, since, at)| is_within(*since, *at) && of_route(id));
+        for (id, _, at) in sent {
             let from = pause.called.saturating_sub(LEASE);
             let is_explained = observed.had(from, at, |kind| kind.sends_late(pause.route));
             if is_explained || observed.is_delayed(from, at) {

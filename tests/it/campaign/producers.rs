@@ -19,6 +19,8 @@ use tokio::{
     time::timeout,
 };
 
+use super::writers::Writers;
+
 /// The topic, and the queue of RabbitMQ.
 pub const INPUT: &str = "campaign-in";
 /// The sorted set, in milliseconds.
@@ -51,15 +53,14 @@ pub struct Input<'a> {
 pub struct Producers {
     kafka: Option<ThreadedProducer<Reports>>,
     rabbitmq: Option<Mutex<Publisher>>,
-    /// Ports of the servers of Redis.
-    ports: Vec<u16>,
+    writers: Writers,
     /// The number of replicas that have a write before it is confirmed.
     replicas: usize,
 }
 
 impl Producers {
     /// `brokers`: the address of Kafka and the port of RabbitMQ.
-    pub fn new(brokers: Option<(&str, u16)>, ports: &[u16], replicas: usize) -> Self {
+    pub fn new(brokers: Option<(&str, u16)>, writers: Writers, replicas: usize) -> Self {
         let kafka = brokers.map(|(address, _)| {
             ClientConfig::new()
                 .set("bootstrap.servers", address)
@@ -70,7 +71,7 @@ impl Producers {
                 .expect("valid settings")
         });
         let rabbitmq = brokers.map(|(_, port)| Mutex::new(Publisher { port, link: None }));
-        Self { kafka, rabbitmq, ports: ports.to_vec(), replicas }
+        Self { kafka, rabbitmq, writers, replicas }
     }
 
     /// Sends a message to the source of this route.
@@ -101,11 +102,11 @@ impl Producers {
         }
     }
 
-    /// Adds a member to the sorted set of the source, on the first server that takes writes.
+    /// Adds a member to the sorted set of the source, on the first of the servers that takes writes.
     async fn write(&self, route: &str, input: &Input<'_>) -> Known {
         let mut known = Known::Refused;
-        for port in &self.ports {
-            let Some(mut link) = connection(*port).await else { continue };
+        for port in self.writers.ports().await {
+            let Some(mut link) = connection(port).await else { continue };
             let mut pipe = redis::pipe();
             pipe.atomic();
             if route == "from-set" {

@@ -1,6 +1,6 @@
 //! A round: faults and calls for a minute, then calm until all is settled, then the verdict.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use serde_json::Value;
 use tokio::{
@@ -40,6 +40,8 @@ const CLOSED: Duration = Duration::from_secs(2);
 pub struct Outcome {
     pub verdict: Verdict,
     pub tally: Tally,
+    /// How often each kind of fault was planned.
+    pub planned: BTreeMap<&'static str, usize>,
     pub faults: Vec<Caused>,
     /// From the end of all faults to the empty queue.
     pub drain: Duration,
@@ -103,7 +105,6 @@ pub async fn run(world: &Arc<World>, number: u64, left: Duration, mut random: Ra
     if looks == 0 {
         verdict.breaches.push("no partition was looked at\n".to_owned());
     }
-    verdict.breaches.extend(nemesis::never_caused(&plan, &observed.faults));
     if left.is_ok() {
         let after = Snapshot::take(world).await;
         verdict.breaches.extend(metrics::compare(&before, &after, &of_round, all_dead));
@@ -115,7 +116,8 @@ pub async fn run(world: &Arc<World>, number: u64, left: Duration, mut random: Ra
     // Closes its connections.
     drop(clients);
     sleep(CLOSED).await;
-    Outcome { verdict, tally, faults: observed.faults, drain, usage: world.usage().await }
+    let planned = nemesis::planned(&plan);
+    Outcome { verdict, tally, planned, faults: observed.faults, drain, usage: world.usage().await }
 }
 
 impl Observed {

@@ -20,6 +20,7 @@ use super::{
     network::Network,
     routes::{self, Route},
     store::{Shape, Store},
+    writers::Writers,
 };
 use crate::{
     program::eventually,
@@ -50,6 +51,7 @@ pub struct World {
     pub expected: Mutex<usize>,
     /// Ports of the servers of Redis.
     pub ports: Vec<u16>,
+    pub writers: Writers,
     /// The wall clock of the servers of Redis.
     pub clock: Clock,
     /// Between each instance and Redis.
@@ -116,6 +118,7 @@ impl World {
             instances: instances.into_iter().map(Mutex::new).collect(),
             configurations,
             ports: redis.ports(),
+            writers: Writers::new(&redis, settings.is_durable),
             redis: Mutex::new(redis),
             expected: Mutex::default(),
             clock,

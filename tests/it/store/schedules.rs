@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use punctual::{
     message::{DeadReason, MessageId, Metadata, Recurring, codec},
-    recurrence::Rule,
+    recurrence::{Missed, Rule},
     store::{
         ClaimEnd, Lease, NEVER, NextOccurrence, Partition, Planned, ScheduleChange, ScheduleDefinition, ScheduleOwner,
         Settlement, Store, StoreError, Token, Transfer,
@@ -14,11 +14,13 @@ use punctual::{
 };
 
 use super::{
+    arguments::claim,
     bench::Bench,
     content::{FAR_AHEAD, HELD_UNTIL, LONG_AGO},
     rows::key,
     scene::{LISTS, partition},
 };
+use crate::support::receiver::wall_clock;
 
 const TOKEN: u64 = HELD_UNTIL - 7;
 
@@ -133,5 +135,37 @@ async fn a_schedule_without_its_body_is_changed_and_deleted() {
         bench.act(scene).await.unwrap_or_else(|error| panic!("{scene}: {error}"));
         let rows = bench.rows(&partition()).await;
         assert_eq!(rows.bodies.contains_key("tick@"), scene.starts_with("change"), "{scene}");
+    }
+}
+
+#[tokio::test]
+async fn an_occurrence_that_follows_is_shown_before_it_is_planned() {
+    let bench = Bench::start().await;
+    let (partition, store) = (partition(), &bench.store);
+    let begin = wall_clock() - 10_500;
+    let rule = Rule { every: Some(1000), starts_at: Some(begin), missed: Missed::All(1000), ..Rule::default() };
+    let rule = Rule { ends_at: Some(begin + 2000), ..rule };
+    let mut definition = definition("tick", "r1");
+    definition.metadata.recurring.as_mut().expect("a schedule").rule = rule;
+    let at = UnixMillis::new(begin).expect("below 2^53");
+    let next = NextOccurrence::At { occurrence: at, at };
+    store.set_schedule(&partition, &definition, None, next).await.expect("set");
+    let shown = async || {
+        let state = store.schedule_state(&partition, &definition.id).await.expect("an answer").expect("a schedule");
+        (state.next.map(UnixMillis::get), state.in_flight)
+    };
+    assert_eq!(shown().await, (Some(begin), false));
+    for (number, after) in [(1, Some(begin + 1000)), (2, Some(begin + 1000)), (3, None)] {
+        let claim = store.claim(&partition, claim(7, number)).await.expect("claimed");
+        let [claimed] = &claim.messages[..] else { panic!("{claim:?}") };
+        let lease = Lease { id: claimed.id.clone(), token: claim.token, bytes: claimed.body.len() };
+        let end = if number == 2 {
+            let (occurrence, at) = (UnixMillis::new(begin + 1000), at);
+            ClaimEnd::Plan(Planned { revision: "r1".into(), occurrence, at, missed: 0 })
+        } else {
+            ClaimEnd::Ack
+        };
+        store.settle(&partition, &[Settlement::new(lease, end)]).await.expect("settled");
+        assert_eq!(shown().await, (after, false), "after claim {number}");
     }
 }
