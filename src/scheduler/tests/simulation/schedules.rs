@@ -99,8 +99,8 @@ async fn run(mut rng: StdRng, troubled: bool) {
     .await;
     redis.check(&place);
     // A fail-over can drop a dead letter whose occurrence ends after it.
-    let lost = redis.lost.lock().iter().filter(|id| id.contains('~')).cloned().collect::<Vec<_>>();
-    let ended = ended(&sink, redis.dead(&place).into_iter().chain(lost));
+    let dropped = redis.lost.lock().iter().filter(|id| id.contains('~')).cloned().collect::<Vec<_>>();
+    let ended = ended(&sink, redis.dead(&place).into_iter().chain(dropped));
     let last = *ended.last().expect("some");
     assert_eq!(ended.len() as u64, (last - first) / EVERY + 1, "{ended:?}");
     assert_eq!(sink.early(), 0);
