@@ -184,8 +184,8 @@ fn judge_rate(observed: &Observed, arrivals: &[&Arrival], verdict: &mut Verdict)
         } else {
             verdict.note("above the rate");
             let before = arrivals[index.saturating_sub(SHOWN)..index].iter();
-            let before: String = before.map(|one| format!("\n  before that, {}: {one}", one.id)).collect();
-            let what = format!("arrived {excess} ms above the rate of its flow: {arrival}{before}");
+            let before: Vec<String> = before.map(|one| format!("\n  before that, {}: {one}", one.id)).collect();
+            let what = format!("arrived {excess} ms above the rate of its flow: {arrival}{}", before.concat());
             verdict.breach(observed, &arrival.id, &what);
         }
     }
