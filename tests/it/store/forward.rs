@@ -12,7 +12,7 @@ use super::{
 };
 
 /// Time until a forwarder takes a dead letter again.
-const AGAIN: Duration = Duration::from_secs(60);
+const AGAIN: Duration = Duration::from_mins(1);
 
 #[tokio::test]
 async fn a_dead_letter_is_taken_with_its_body_its_failures_and_its_error() {
