@@ -98,7 +98,7 @@ async fn run(mut rng: StdRng, troubled: bool) {
     })
     .await;
     redis.check(&place);
-    // A fail-over can drop a dead letter whose occurrence ends after it.
+    // A fail-over can drop a dead letter before its occurrence ends.
     let dropped = redis.lost.lock().iter().filter(|id| id.contains('~')).cloned().collect::<Vec<_>>();
     let ended = ended(&sink, redis.dead(&place).into_iter().chain(dropped));
     let last = *ended.last().expect("some");
