@@ -3,9 +3,10 @@
 #
 #   deploy/release.sh [--allow-dirty] [--aarch64] [DIRECTORY]
 #
-# --aarch64 makes the files for aarch64, too: a trial, see docs/release.md. DIRECTORY is target/release-VERSION unless given. Two runs of one commit make the same bytes: times are that of the commit
+# DIRECTORY is target/release-VERSION unless given. Two runs of one commit make the same bytes: times are that of the commit
 # (or SOURCE_DATE_EPOCH), the place of the build is always /var/tmp/punctual-release, archives are sorted. A checkout that
-# differs from its commit is refused, unless --allow-dirty says that the files are not for others.
+# differs from its commit is refused, unless --allow-dirty says that the files are not for others. --aarch64 makes the files for
+# aarch64, too: a trial, see docs/release.md.
 #
 #   punctual_VERSION_amd64.deb, punctual-VERSION-1.x86_64.rpm   packages; glibc 2.31 or later
 #   punctual-VERSION-x86_64-linux.tar.gz                        for other distributions with glibc 2.31 or later

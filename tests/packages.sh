@@ -274,7 +274,9 @@ image() {
         fail "the user of the image"
     [ ! -e "$bundle/rootfs/bin/sh" ] || fail "it has a shell"
     redis=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-    redis-server --port "$redis" --bind 127.0.0.1 --save '' --appendonly yes --dir "$(mktemp -d "$roots/redis.XXXX")" >"$roots/redis.log" &
+    rm -rf "$roots/redis"
+    mkdir "$roots/redis"
+    redis-server --port "$redis" --bind 127.0.0.1 --save '' --appendonly yes --dir "$roots/redis" >"$roots/redis.log" </dev/null &
     local server=$!
     started+=("$server")
     bwrap --ro-bind "$bundle/rootfs" / --dev /dev --proc /proc --unshare-user --uid 10001 --gid 10001 --die-with-parent --clearenv \
@@ -348,5 +350,5 @@ rpm_root
 tarball
 image
 [ ! -e "$release/punctual_${version}_arm64.deb" ] || aarch64
-rm -rf "$roots/here" "$roots/bundle" "$roots/layout" "$roots/aarch64" "$roots"/redis.*
+rm -rf "$roots/here" "$roots/bundle" "$roots/layout" "$roots/aarch64" "$roots/redis" "$roots/redis.log"
 echo "--- all packages are as they should be"

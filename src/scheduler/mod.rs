@@ -5,10 +5,10 @@
 //! outcome becomes a decision (`attempt`). The partition's `settler` settles many of them in one call.
 //!
 //! Limits, outermost first: the sink's `breaker` (only one probe a second is sent while the sink or the message's
-//! failure domain is down) and the route's `budget` (messages and bytes in flight). One slow destination leaves a part
-//! of the budget to the others (`crowd`). `polling` says when a partition may be claimed again. A claimed message holds its
-//! permits of breaker and budget (`in_flight`) until the `settler` frees them. Permits are returned on drop, so an aborted
-//! task cannot keep any. Instances share a partition by the delays of `sharing`.
+//! failure domain is down) and the route's `budget` (messages and bytes in flight). A slow destination never gets all of the
+//! budget (`crowd`). `polling` decides when a partition may be claimed again. A claimed message has permits of the breaker
+//! and of the budget (`in_flight`), which the `settler` frees. A permit is returned on drop, so an aborted task keeps none.
+//! `sharing` gives instances delays, by which they share a partition.
 //!
 //! Nothing here knows Redis or a protocol: it runs over `store::Store`, `store::WakeSignal` and `sink::Sink`.
 

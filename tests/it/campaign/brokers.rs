@@ -19,11 +19,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{
-    history::{Arrival, Reply},
-    payload,
-    producers::INPUT,
-};
+use super::{history::Arrival, producers::INPUT};
 use crate::{
     program::eventually,
     support::{
@@ -174,7 +170,7 @@ fn of_delivery(delivery: &Delivery, since: u64) -> Arrival {
         _ => String::new(),
     };
     let id = delivery.properties.message_id().as_ref().map(ToString::to_string).unwrap_or_default();
-    Arrival { since, ..arrival(id, &delivery.data, wall_clock(), text) }
+    Arrival::confirmed(id, &delivery.data, [since, wall_clock()], text)
 }
 
 fn of_record(record: &Record) -> Arrival {
@@ -182,25 +178,5 @@ fn of_record(record: &Record) -> Arrival {
         record.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone()).unwrap_or_default()
     };
     let at = u64::try_from(record.timestamp).expect("after 1970");
-    arrival(record.id().to_owned(), record.payload.as_deref().unwrap_or_default(), at, text)
-}
-
-fn arrival(id: String, body: &[u8], at: u64, header: impl Fn(&str) -> String) -> Arrival {
-    let version = payload::version(&id, body);
-    let expected = version.map(|version| version.to_string()).unwrap_or_default();
-    let found = header("X-Version");
-    let wrong = (found != expected).then(|| format!("X-Version is `{found}`"));
-    Arrival {
-        version,
-        attempt: header("punctual-attempt").parse().unwrap_or_default(),
-        due: header("punctual-due").parse().unwrap_or_default(),
-        since: at,
-        at,
-        ended: None,
-        route: header("punctual-route"),
-        reply: Reply::Status(200),
-        sender: None,
-        wrong,
-        id,
-    }
+    Arrival::confirmed(record.id().to_owned(), record.payload.as_deref().unwrap_or_default(), [at; 2], text)
 }

@@ -1,4 +1,4 @@
-//! A list on a Redis of its own, and what arrived there.
+//! A list on a Redis of its own, and its elements.
 
 use std::{
     sync::{Arc, Mutex},
@@ -8,13 +8,7 @@ use std::{
 use serde_json::Value;
 use tokio::{sync::Mutex as Turn, task::JoinHandle, time::sleep};
 
-use super::{
-    caused::Faults,
-    history::{Arrival, Reply},
-    list,
-    nemesis::Planned,
-    payload,
-};
+use super::{caused::Faults, history::Arrival, list, nemesis::Planned};
 use crate::{
     program::eventually,
     support::{RedisServer, proxy::Proxy, receiver::wall_clock},
@@ -23,7 +17,7 @@ use crate::{
 /// The key, the sink and the route.
 pub const NAME: &str = "elsewhere";
 /// Between two looks.
-const PAUSE: Duration = Duration::from_millis(10);
+const PAUSE: Duration = Duration::from_millis(20);
 /// Maximum time until all elements were seen.
 const MAX_READ: Duration = Duration::from_secs(10);
 
@@ -98,7 +92,7 @@ async fn take(port: u16, taken: Arc<Mutex<Vec<Arrival>>>) {
         if let Some(elements) = list::behind(port, NAME, seen).await {
             let at = wall_clock();
             seen += elements.len();
-            let arrivals = elements.iter().map(|text| Arrival { since, ..parse(text, at) });
+            let arrivals = elements.iter().map(|text| parse(text, [since, at]));
             taken.lock().expect("no panic under this lock").extend(arrivals);
             since = asked;
         }
@@ -106,23 +100,12 @@ async fn take(port: u16, taken: Arc<Mutex<Vec<Arrival>>>) {
     }
 }
 
-fn parse(text: &str, at: u64) -> Arrival {
+fn parse(text: &str, span: [u64; 2]) -> Arrival {
     let json: Value = serde_json::from_str(text).expect("an envelope is JSON");
-    let field = |name: &str| json[name].as_str().unwrap_or_default().to_owned();
-    let (id, found) = (field("id"), json["headers"]["X-Version"].as_str().unwrap_or_default());
-    let version = payload::version(&id, field("payload").as_bytes());
-    let expected = version.map(|version| version.to_string()).unwrap_or_default();
-    Arrival {
-        version,
-        attempt: json["attempt"].as_u64().and_then(|attempt| attempt.try_into().ok()).unwrap_or_default(),
-        due: json["due"].as_u64().unwrap_or_default(),
-        since: at,
-        at,
-        ended: None,
-        route: field("route"),
-        reply: Reply::Status(200),
-        sender: None,
-        wrong: (found != expected).then(|| format!("X-Version is `{found}`")),
-        id,
-    }
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let header = |name: &str| match name.strip_prefix("punctual-") {
+        Some(field) => text(&json[field]),
+        None => text(&json["headers"][name]),
+    };
+    Arrival::confirmed(text(&json["id"]), text(&json["payload"]).as_bytes(), span, header)
 }

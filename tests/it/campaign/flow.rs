@@ -18,8 +18,8 @@ use super::{
 const ON_ITS_WAY: u64 = 300;
 const WITH_BUSY_ENDPOINT: u64 = 1300;
 const WITH_REPEATED_CLAIM: u64 = 3300;
-/// An endpoint keeps connections busy until this time after a fault of it, in milliseconds: a probe finds it after a second or two, and
-/// what has waited until then leaves together.
+/// Connections to the endpoint are busy for this time after a fault of it, in milliseconds. A probe finds the endpoint after a second or
+/// two, and all messages that waited for that leave together.
 const BUSY_AFTER: u64 = 4000;
 /// Arrivals of a flow that a breach of its rate prints.
 const SHOWN: usize = 20;

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::payload;
+
 pub const NO_INSTANCE: usize = usize::MAX;
 
 /// The change that a call asks for.
@@ -83,6 +85,29 @@ pub struct Arrival {
     pub sender: Option<usize>,
     /// A header that differs from what was scheduled.
     pub wrong: Option<String>,
+}
+
+impl Arrival {
+    /// A message that a sink confirmed. It arrived between the two times of `span`.
+    pub fn confirmed(id: String, body: &[u8], span: [u64; 2], header: impl Fn(&str) -> String) -> Self {
+        let version = payload::version(&id, body);
+        let expected = version.map(|version| version.to_string()).unwrap_or_default();
+        let found = header("X-Version");
+        let wrong = (found != expected).then(|| format!("X-Version is `{found}`"));
+        Self {
+            version,
+            attempt: header("punctual-attempt").parse().unwrap_or_default(),
+            due: header("punctual-due").parse().unwrap_or_default(),
+            since: span[0],
+            at: span[1],
+            ended: None,
+            route: header("punctual-route"),
+            reply: Reply::Status(200),
+            sender: None,
+            wrong,
+            id,
+        }
+    }
 }
 
 impl fmt::Display for Call {
