@@ -111,6 +111,11 @@ fn place<'a>(id: &'a str, life: &Life, arrivals: &[&Arrival]) -> Option<Placed<'
         .all(|call| call.operation == Operation::Schedule || !matches!(call.answer, Answer::Unknown(_)));
     let done = life.calls.iter().rfind(|call| matches!(call.answer, Answer::Done { .. }))?;
     let Answer::Done { due } = done.answer else { return None };
+    // A repeated call is answered with the time of the next attempt, if there was one already.
+    let due = match arrivals.first() {
+        Some(first) if done.operation == Operation::Schedule => due.min(first.due),
+        _ => due,
+    };
     let place = life.calls.iter().fold(due, |place, call| match (&call.answer, call.operation) {
         (Answer::Done { due }, Operation::DeliverNow) => place.min(*due),
         (Answer::Done { due }, _) => *due,

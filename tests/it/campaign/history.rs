@@ -60,7 +60,7 @@ pub enum Reply {
     Status(u16),
     /// The connection ended without a reply.
     Dropped,
-    /// Written so late that the sender may have given up.
+    /// Written so late that the sender may have given up, or only in part but with its status line.
     Late(u16),
 }
 
