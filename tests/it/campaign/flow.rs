@@ -163,10 +163,8 @@ fn judge_parallel(observed: &Observed, arrivals: &[&Arrival], verdict: &mut Verd
 /// At most `burst` + rate x time, in any interval (GCRA). Every arrival counts: retries take a turn, too.
 fn judge_rate(observed: &Observed, arrivals: &[&Arrival], verdict: &mut Verdict) {
     let interval = 1000 / RATE;
-    let mut next = 0;
+    let (mut next, mut permitted_before) = (0, 0);
     for (index, arrival) in arrivals.iter().enumerate() {
-        let excess = u64::saturating_sub(next, arrival.at + (BURST - 1) * interval);
-        next = next.max(arrival.at) + interval;
         let since = arrival.at.saturating_sub(SETTLED_WITHIN);
         let overlaps = |from: u64, kind: Kind| observed.had(from, arrival.at, |one| one == kind);
         let permitted = if overlaps(since, Kind::Clients) {
@@ -176,6 +174,13 @@ fn judge_rate(observed: &Observed, arrivals: &[&Arrival], verdict: &mut Verdict)
         } else {
             ON_ITS_WAY
         };
+        // A busy flow stays as far above its rate as was permitted.
+        if permitted < permitted_before {
+            next = next.min(arrival.at + (BURST - 1) * interval);
+        }
+        permitted_before = permitted;
+        let excess = u64::saturating_sub(next, arrival.at + (BURST - 1) * interval);
+        next = next.max(arrival.at) + interval;
         if excess <= permitted {
             verdict.at_most("ms above the rate", usize::try_from(excess).expect("a short time"));
             continue;
