@@ -3,7 +3,7 @@
 build:
     cargo build --locked
 
-# All checks of CI
+# All tests
 test *ARGUMENTS:
     tests/run.sh {{ARGUMENTS}}
 
@@ -11,8 +11,9 @@ test *ARGUMENTS:
 one NAME:
     cargo test --locked {{NAME}}
 
+# All other checks of CI
 lint:
-    cargo fmt --all --check && cargo clippy --locked --all-targets -- -D warnings
+    tests/run.sh --lint
 
 # Faults at random, and a judge: docs/reliability.md
 campaign *ARGUMENTS:

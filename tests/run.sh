@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Everything that must hold before a change lands, on a fresh Debian machine with Rust: installs what is
-# missing, then formatting, lints, all tests on real servers, documentation. Goes on after a failure, so that
+# All tests, on real servers, on a fresh Debian machine with Rust: installs what is missing. Goes on after a failure, so that
 # one run shows all of them; exit 0 only when nothing failed. Other arguments go to `cargo test`.
+#
+# `tests/run.sh --lint` checks everything else that must hold before a change lands: formatting, lints, licences, the
+# documentation of the code. `.ci/run` runs both.
 #
 # `tests/run.sh --full` runs each test in its long form: longer outages, more messages, and also the tests that only
 # measure. The plain run has a short form of each property.
@@ -68,6 +70,57 @@ finish() {
     printf '%s\n' "${summary[@]}"
     exit "$failed"
 }
+
+# Whether cargo has SUBCOMMAND, if need be after rustup has installed COMPONENT.
+component() { # SUBCOMMAND COMPONENT
+    cargo "$1" --version >/dev/null 2>&1 ||
+        { command -v rustup >/dev/null && rustup component add "$2" && cargo "$1" --version >/dev/null; }
+}
+# A program without connectors and spans, and so without their libraries; in CI also with each alone.
+features() {
+    local feature connectors="" failed=0
+    if [ "${CI:-}" = true ]; then
+        connectors=$(sed -n 's/^default = \[\(.*\)\]$/\1/p' Cargo.toml | tr -d '",')
+        [ -n "$connectors" ] || { echo "Cargo.toml has no line of default features" >&2; return 1; }
+        connectors+=" otlp"
+    fi
+    for feature in $connectors ""; do
+        cargo clippy --locked --lib --bins --no-default-features --features "$feature" -- -D warnings || failed=1
+    done
+    return "$failed"
+}
+lint() {
+    if component fmt rustfmt; then
+        step fmt cargo fmt --all --check
+    else
+        skip fmt "rustfmt is not installed, and rustup cannot add it"
+    fi
+    if component clippy clippy; then
+        step clippy cargo clippy --locked --all-targets -- -D warnings
+        step features features
+    else
+        skip clippy "clippy is not installed, and rustup cannot add it"
+    fi
+    # Licences, sources and duplicate versions of what is compiled in (deny.toml). Known advisories only where their database is:
+    # it comes over the network, `cargo deny fetch`.
+    if ! cargo deny --version >/dev/null 2>&1; then
+        skip deny "cargo-deny is not installed (cargo install --locked cargo-deny)"
+    elif ! cargo fetch --locked; then
+        skip deny "it wants the crates of all systems, and they cannot be fetched"
+    else
+        step deny cargo deny --locked --offline check bans licenses sources
+        if compgen -G "${CARGO_HOME:-$HOME/.cargo}/advisory-dbs/*" >/dev/null; then
+            step advisories cargo deny --locked --offline check advisories
+        else
+            skip advisories "their database is not there (cargo deny fetch db)"
+        fi
+    fi
+    step doc env RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps
+}
+if [ "${1:-}" = --lint ]; then
+    lint
+    finish
+fi
 
 # Each test of RabbitMQ has its name in its path, as source, sink or sink contract.
 matrix() {
@@ -195,7 +248,7 @@ console() {
     rm -rf $packages $packages.new && mkdir -p $packages.new && cp tests/console/package.json tests/console/package-lock.json $packages.new &&
         npm ci --prefix $packages.new --silent --no-audit --no-fund && mv $packages.new $packages
 }
-# All of that, beside the lints and the build: it needs the network rather than the processors.
+# All of that, beside the build: it needs the network rather than the processors.
 fetch() {
     if [ -n "${PUNCTUAL_TEST_KAFKA:-}" ]; then
         summary+=("ok      kafka: the broker at $PUNCTUAL_TEST_KAFKA; tests that stop one need the jars")
@@ -223,49 +276,6 @@ fetched() {
     return "$code"
 }
 
-# Whether cargo has SUBCOMMAND, if need be after rustup has installed COMPONENT.
-component() { # SUBCOMMAND COMPONENT
-    cargo "$1" --version >/dev/null 2>&1 ||
-        { command -v rustup >/dev/null && rustup component add "$2" && cargo "$1" --version >/dev/null; }
-}
-if component fmt rustfmt; then
-    step fmt cargo fmt --all --check
-else
-    skip fmt "rustfmt is not installed, and rustup cannot add it"
-fi
-# A program without connectors and spans, and so without their libraries; in CI and with --full also with each alone.
-features() {
-    local feature connectors="" failed=0
-    if [ "${CI:-}" = true ] || [ "$1" = --full ]; then
-        connectors=$(sed -n 's/^default = \[\(.*\)\]$/\1/p' Cargo.toml | tr -d '",')
-        [ -n "$connectors" ] || { echo "Cargo.toml has no line of default features" >&2; return 1; }
-        connectors+=" otlp"
-    fi
-    for feature in $connectors ""; do
-        cargo clippy --locked --lib --bins --no-default-features --features "$feature" -- -D warnings || failed=1
-    done
-    return "$failed"
-}
-if component clippy clippy; then
-    step clippy cargo clippy --locked --all-targets -- -D warnings
-    step features features "${1:-}"
-else
-    skip clippy "clippy is not installed, and rustup cannot add it"
-fi
-# Licences, sources and duplicate versions of what is compiled in (deny.toml). Known advisories only where their database is:
-# it comes over the network, `cargo deny fetch`.
-if ! cargo deny --version >/dev/null 2>&1; then
-    skip deny "cargo-deny is not installed (cargo install --locked cargo-deny)"
-elif ! cargo fetch --locked; then
-    skip deny "it wants the crates of all systems, and they cannot be fetched"
-else
-    step deny cargo deny --locked --offline check bans licenses sources
-    if compgen -G "${CARGO_HOME:-$HOME/.cargo}/advisory-dbs/*" >/dev/null; then
-        step advisories cargo deny --locked --offline check advisories
-    else
-        skip advisories "their database is not there (cargo deny fetch db)"
-    fi
-fi
 # Most tests wait for servers and clocks, so three for each core run at once. Those that measure run one at a time (`alone`), those
 # with many servers in pairs (`heavy`).
 threads=$((3 * $(nproc)))
@@ -301,5 +311,4 @@ if [ "${CI:-}" = true ]; then
         --only kill,terminate,stop,endpoint,script-flush,client-kill,memory,exchange,fail-over
 fi
 [ -x target/helm/helm ] || skip chart "helm is not installed; deploy/helm/check.sh does that"
-step doc env RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps
 finish
