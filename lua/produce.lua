@@ -774,6 +774,10 @@ if string.sub(settings, 1, 3) == '1m ' then
 end
 local partitions, index, max_payload, keep = string.match(settings, '^1 (%d+) (%d+) (%d+) ?(%d*)')
 if not partitions then return refuse('version', 'the route was registered by another release') end
+-- A former partition names the number that replaced its own.
+if not string.find(tag, ':' .. index .. '/' .. partitions .. '}', 1, true) then
+  return refuse('wrong-partition', 'the route has ' .. partitions .. ' partitions now')
+end
 
 if #id < 1 or #id > MAX_ID_BYTES or string.find(id, '[^A-Za-z0-9._:~-]') or id == '.' or id == '..' then
   return refuse('invalid-id', 'an id is 1 to 128 of A-Za-z0-9._:~-, and not . or ..')
