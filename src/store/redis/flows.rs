@@ -63,7 +63,8 @@ impl RedisStore {
         Ok((flows, more))
     }
 
-    /// Changes the rules of a flow. Returns whether that changed anything.
+    /// Changes the rules of a flow. This and the next two wait for replicas, if durability requires it. Returns whether that
+    /// changed anything.
     pub async fn change_flow(
         &self,
         partition: &Partition,
@@ -93,7 +94,9 @@ impl RedisStore {
             .arg(self.layout(partition)?)
             .arg(key)
             .arg(&change[..]);
-        call.run(&self.servers).await.map_err(unless_closed)
+        let (is_changed, link) = self.writes.run(call).await.map_err(unless_closed)?;
+        self.confirm(partition, link, is_changed).await?;
+        Ok(is_changed)
     }
 
     /// Returns messages that are parked in a partition of a route without flows to their due times. Returns their

@@ -439,12 +439,13 @@ impl RedisStore {
         Ok(known.iter().filter_map(|(name, json)| Some(RouteSettings::from_json(name, json)?.settings)).collect())
     }
 
-    /// Pauses a current or former partition of a route. `by`: one line. Returns whether that changed anything.
+    /// Pauses a current or former partition of a route. `by`: one line. Waits for replicas, if durability requires it.
+    /// Returns whether that changed anything.
     pub async fn pause(&self, partition: &Partition, by: &str, note: &str) -> Result<bool, StoreError> {
         self.set_paused(partition, &["pause", by, note]).await
     }
 
-    /// Returns whether the partition was paused.
+    /// Waits for replicas, as `pause`. Returns whether the partition was paused.
     pub async fn resume(&self, partition: &Partition) -> Result<bool, StoreError> {
         self.set_paused(partition, &["resume"]).await
     }
@@ -454,6 +455,8 @@ impl RedisStore {
         // A former partition is closed.
         let layout = if self.keys(partition).is_ok() { self.layout(partition)? } else { String::new() };
         let call = script::PAUSE.keys(&[&keys.paused, &keys.route]).arg(&keys.wake).arg(layout).arg(change);
-        call.run(&self.servers).await.map_err(unless_closed)
+        let (is_changed, link) = self.writes.run(call).await.map_err(unless_closed)?;
+        self.confirm(partition, link, is_changed).await?;
+        Ok(is_changed)
     }
 }

@@ -119,7 +119,7 @@ impl RedisStore {
         if self.writes.durability().is_none() {
             return Ok(());
         }
-        let fence = if did_write { None } else { Some(script::FENCE.keys(&[&self.keys(partition)?.route])) };
+        let fence = if did_write { None } else { Some(script::FENCE.keys(&[&self.any_keys(partition).route])) };
         self.writes.confirm(link, fence).await
     }
 

@@ -111,7 +111,7 @@ async fn pause(clients: &Clients, route: &'static str, millis: u64) -> Option<Pa
     (is_paused && is_resumed).then(|| Pause { route, called, answered, resumed, ended: wall_clock() })
 }
 
-/// A fail-over can lose the end of a pause: it does not wait for replicas.
+/// Without durable replies, a fail-over can lose the end of a pause.
 pub async fn finish(clients: &Clients, acts: &Acts) -> Vec<String> {
     let mut left = Vec::new();
     for Pause { route, .. } in &acts.pauses {

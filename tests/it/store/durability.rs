@@ -121,6 +121,11 @@ async fn what_no_replica_confirmed_is_no_success_on_any_instance() {
     assert!(is_unconfirmed(other.purge_pending(&partition(), None, 10, false, None).await));
     assert!(other.purge_pending(&partition(), None, 10, true, None).await.is_ok(), "it changes nothing");
     assert!(is_unconfirmed(other.reschedule(&partition(), &id("unknown"), Some(Due::NOW)).await));
+    assert!(is_unconfirmed(one.pause(&partition(), "ops", "why").await));
+    assert!(is_unconfirmed(other.pause(&partition(), "ops", "why").await), "it wrote nothing itself");
+    assert!(is_unconfirmed(other.resume(&partition()).await));
+    assert!(is_unconfirmed(one.pause_flow(&partition(), "f", "ops", "why").await));
+    assert!(is_unconfirmed(other.resume_flow(&partition(), "f").await));
     let invalid = [(message("invalid"), "no number".to_owned())];
     assert!(is_unconfirmed(pair.store(1).bury(&partition(), punctual::store::Death::INVALID, &invalid).await));
     assert!(pair.store(0).check_durable().await.is_ok(), "0 replicas are always there");
