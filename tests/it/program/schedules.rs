@@ -375,6 +375,33 @@ async fn a_dead_occurrence_is_a_dead_letter_of_its_own_and_blocks_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_occurrence_without_a_reply_gives_way_to_a_later_one_while_its_sink_is_down() {
+    let (redis, mut receiver) = (RedisServer::start().await, Receiver::start());
+    receiver.refuse();
+    let one = |missed: Value| json!({ "route": "hooks", "every": "1s", "payload": "x", "missed": missed });
+    let schedules = json!({ "last": one("last".into()), "all": one(json!({ "all": 1000 })) });
+    let mut text = configuration(&redis, &receiver, &schedules);
+    text["routes"]["hooks"]["retry"]["max_attempts"] = 1000.into();
+    let punctual = Punctual::start(&text.to_string()).await;
+    let client = Client::of(&punctual);
+    // The first occurrence of each was tried, and got no reply.
+    sleep(Duration::from_secs(4)).await;
+    receiver.listen();
+    let found = eventually("both schedules are up to date", MAX_WAIT, async || {
+        let (found, now) = (times(&receiver.requests()), wall_clock());
+        let is_current = |times: &Vec<u64>| times.last().is_some_and(|last| *last + 1500 > now);
+        (found.len() == 2 && found.values().all(is_current)).then_some(found)
+    })
+    .await;
+    assert!(found["last"][0] > found["all"][0], "the first one was left out: {found:?}");
+    assert_eq!(holes(&found["all"], 1000), Vec::<u64>::new());
+    let page = client.metrics().await;
+    let missed =
+        |name: &str| page.sum("punctual_schedule_runs_total", &[&format!("schedule=\"{name}\""), "result=\"missed\""]);
+    assert!(missed("last") >= 1 && missed("all") == 0, "{} and {}", missed("last"), missed("all"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_route_moves_its_schedules_while_their_occurrences_are_in_flight() {
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     receiver.behave(Behaviour::Delay(Duration::from_millis(400)));
