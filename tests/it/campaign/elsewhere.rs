@@ -32,7 +32,7 @@ pub struct Elsewhere {
 
 impl Elsewhere {
     pub async fn start() -> Self {
-        let server = RedisServer::start().await;
+        let server = RedisServer::start_with(&["--appendfsync", "no"]).await;
         let (port, taken) = (server.port(), Arc::<Mutex<Vec<Arrival>>>::default());
         let taking = tokio::spawn(take(port, Arc::clone(&taken)));
         Self { server: Turn::new(server), port, path: Proxy::start(port), taken, taking }
@@ -59,7 +59,8 @@ impl Elsewhere {
         arrivals
     }
 
-    /// Killed or frozen, and then itself again. Its append-only file has all that it confirmed.
+    /// Killed or frozen, and then itself again. Its append-only file has all that it confirmed: by default Redis postpones writes
+    /// to the file for up to two seconds while the disk is slow, and a kill loses them.
     pub async fn interrupt(&self, planned: &Planned, faults: &Faults) {
         let Ok(mut server) = self.server.try_lock() else { return };
         let is_killed = planned.random.clone().chance(60);
