@@ -16,7 +16,7 @@ use super::{
     calls::{Draft, Heard, Request, Times, definite, due},
     clock,
     endpoint::Pardons,
-    groups,
+    flow, groups,
     history::{Answer, Call, NO_INSTANCE, Operation},
     oracle::{Life, Oracle},
     producers::Producers,
@@ -46,6 +46,8 @@ const GROUPS: u64 = 4;
 const SOURCES: u64 = 12;
 /// Maximum messages of an array.
 const MAX_ARRAY: u64 = 20;
+/// Messages that wait for the rate of their flow: for six seconds. A rate that is a tenth too high is noticed.
+const AT_RATE: u64 = 6 * routes::RATE;
 
 pub struct Clients {
     pub oracle: Oracle,
@@ -187,6 +189,18 @@ impl Clients {
             sleep(Duration::from_millis(delay + AFTER_DUE)).await;
             self.redrive(route, &ids[0]).await;
         }
+    }
+
+    /// Messages of one flow that are due together, once what faults delayed has left: they arrive at the rate of their flow alone.
+    pub async fn live_at_rate(&self, mut random: Random) {
+        let flow = format!("{}-at-rate", self.prefix);
+        let ids: Vec<String> = (0..AT_RATE).map(|n| format!("{flow}-{n}")).collect();
+        for id in &ids {
+            self.oracle.begin(id, Life { flow: Some(flow.clone()), ..Life::of("rate") });
+        }
+        let draft = Draft { flow: Some(&flow), ..Draft::of("rate", &ids[0]) };
+        let times = Times { delay: flow::BUSY_AFTER, deliver_at: None };
+        self.settle(&ids, &draft.array(&ids, times), &mut random).await;
     }
 
     /// Lets the endpoint take a message that it rejected, and redrives it as soon as it is a dead letter.

@@ -15,12 +15,12 @@ use super::{
 
 /// From the time at which the rate lets a message leave to its arrival, in milliseconds: without a fault, with an endpoint that
 /// keeps connections busy, with connections to Redis that are killed, so that a claim is repeated until its answer comes.
-const ON_ITS_WAY: u64 = 300;
+const ON_ITS_WAY: u64 = 550;
 const WITH_BUSY_ENDPOINT: u64 = 1300;
 const WITH_REPEATED_CLAIM: u64 = 3300;
 /// Connections to the endpoint are busy for this time after a fault of it, in milliseconds. A probe finds the endpoint after a second or
 /// two, and all messages that waited for that leave together.
-const BUSY_AFTER: u64 = 4000;
+pub const BUSY_AFTER: u64 = 4000;
 /// Arrivals of a flow that a breach of its rate prints.
 const SHOWN: usize = 20;
 

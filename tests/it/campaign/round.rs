@@ -57,10 +57,12 @@ pub async fn run(world: &Arc<World>, number: u64, left: Duration, mut random: Ra
     let partitions = partitions::Watch::start(world);
     let begin = begin_lives(&clients, length, random.fork(), settings.rate);
     let ticking = schedules::live(&clients, length, random.fork());
+    let at_rate = random.fork();
     let (since, acting) = (wall_clock(), operator::live(&clients, world, number, length, random.fork()));
     let (mut lives, schedules, acts, ()) = tokio::join!(begin, ticking, acting, nemesis::run(&plan, world, &faults));
     world.is_well().await;
     let calm = Instant::now();
+    clients.live_at_rate(at_rate).await;
     while let Some(end) = lives.join_next().await {
         end.expect("a client does not panic");
     }

@@ -255,10 +255,16 @@ impl RabbitMq {
         let deadline = Instant::now() + START;
         // lapin itself waits for ever for a node that accepts and says nothing.
         while !matches!(timeout(ANSWER, self.connect()).await, Ok(Ok(_))) {
-            let log = || fs::read_to_string(self.directory.join("node.log")).unwrap_or_default();
-            assert!(Instant::now() < deadline, "RabbitMQ did not answer within {START:?}: {}", log());
+            assert!(Instant::now() < deadline, "RabbitMQ did not answer within {START:?}: {}", self.log());
             sleep(POLL).await;
         }
+    }
+
+    /// What its processes printed, and its own log.
+    fn log(&self) -> String {
+        let own = fs::read_dir(self.directory.join("log")).into_iter().flatten().flatten().map(|entry| entry.path());
+        let files = own.chain([self.directory.join("node.log")]);
+        files.map(|file| format!("{}:\n{}\n", file.display(), fs::read_to_string(&file).unwrap_or_default())).collect()
     }
 
     /// One of a test's own, for as long as the tests run.

@@ -1,5 +1,6 @@
 use std::{
     fs,
+    path::PathBuf,
     process::{Child, Stdio},
     time::Duration,
 };
@@ -22,6 +23,8 @@ const DOWN_AFTER: u32 = 1000;
 /// Maximum time until sentinels know each other and all replicas, or name another master. A sentinel that was busy for two seconds
 /// does nothing for 30.
 const MAX_WAIT: Duration = Duration::from_mins(1);
+/// Lines of each sentinel's log that a failure shows.
+const SHOWN: usize = 30;
 
 /// A master with replicas, and three sentinels that watch it. All are killed on drop.
 pub struct WatchedRedis {
@@ -190,7 +193,8 @@ impl WatchedRedis {
         let deadline = Instant::now() + MAX_WAIT;
         for sentinel in self.sentinels.iter().filter(|sentinel| sentinel.child.is_some()) {
             while look(sentinel).await.is_none() {
-                assert!(Instant::now() < deadline, "sentinels, not within {MAX_WAIT:?}: {what}");
+                let logs = || self.sentinels.iter().map(Sentinel::log).collect::<String>();
+                assert!(Instant::now() < deadline, "sentinels, not within {MAX_WAIT:?}: {what}\n{}", logs());
                 sleep(Duration::from_millis(10)).await;
             }
         }
@@ -239,15 +243,28 @@ impl Sentinel {
             sentinel.directory.path().display()
         );
         fs::write(&file, lines).expect("its file is written");
+        let log = fs::File::create(sentinel.log_file()).expect("a log file");
         let child = servers::redis_server()
             .arg(&file)
             .arg("--sentinel")
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(log)
             .spawn()
             .expect("redis-server is installed");
         sentinel.child = Some(child);
         sentinel
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.directory.path().join("log")
+    }
+
+    /// The end of what it wrote.
+    fn log(&self) -> String {
+        let log = fs::read_to_string(self.log_file()).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let shown = lines[lines.len().saturating_sub(SHOWN)..].join("\n");
+        format!("sentinel at {}:\n{shown}\n", self.port())
     }
 
     fn port(&self) -> u16 {
