@@ -260,7 +260,7 @@ impl RabbitMq {
         }
     }
 
-    /// What its processes printed, and its own log.
+    /// The output of its processes, and its own log.
     fn log(&self) -> String {
         let own = fs::read_dir(self.directory.join("log")).into_iter().flatten().flatten().map(|entry| entry.path());
         let files = own.chain([self.directory.join("node.log")]);
