@@ -94,8 +94,14 @@ pub fn offset(planned: &Planned, base: i64) -> i64 {
     if random.chance(50) { base + step } else { base - step }
 }
 
+/// While a primary is replaced, no step goes forwards: replicas would count it as time without their primary, and the sentinels
+/// would promote none of them.
 pub fn step_clock(planned: &Planned, world: &World, faults: &Faults, base: i64) {
     let (from, to) = (clock::offset(), offset(planned, base));
+    let replacing = world.redis.try_lock();
+    if to > from && replacing.is_err() {
+        return;
+    }
     let fault = faults.begin(planned.kind, format!("from {from} to {to} ms"));
     world.clock.step(to);
     faults.end(fault);
