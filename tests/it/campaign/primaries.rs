@@ -1,14 +1,14 @@
 //! Faults that need a fail-over, or move a part of the queue: of the one primary, or of a primary of a cluster.
 
-use std::{future::pending, time::Duration};
+use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
 use super::{
-    caused::Faults,
+    caused::{Caused, Faults},
     kinds::Kind,
     nemesis::Planned,
-    store::{Shape, Store, in_step},
+    store::{Store, in_step},
     world::World,
 };
 use crate::support::{
@@ -28,6 +28,8 @@ const RETRIES: usize = 4;
 const AGAIN: Duration = Duration::from_secs(15);
 /// A primary does not answer for this time before it is replaced, and a vote takes a while. In milliseconds.
 const DOWN_AFTER: u64 = 2000;
+/// Faults with another primary of a slot.
+const REPLACING: [Kind; 4] = [Kind::RedisKill, Kind::RedisFreeze, Kind::FailOver, Kind::Slots];
 
 pub async fn run(planned: &Planned, world: &World, faults: &Faults) {
     let Ok(mut redis) = timeout(TURN, world.redis.lock()).await else { return };
@@ -81,24 +83,35 @@ async fn to_primary(planned: &Planned, redis: &mut WatchedRedis, expected: &mut 
     faults.end(fault);
 }
 
-/// Records fail-overs without a plan: the sentinels replace a primary that a busy machine held for a second.
+/// Records fail-overs without a plan: the servers replace a primary that a busy machine held for a second or two.
 pub async fn watch(world: &World, faults: &Faults) {
-    // The faults of a cluster need the lock, so it is not kept here.
-    if world.shape == Shape::Cluster {
-        return pending().await;
-    }
-    let mut looked = wall_clock();
+    let (mut looked, mut primaries) = (wall_clock(), Vec::new());
     loop {
         sleep(LOOK).await;
         let Ok(redis) = world.redis.try_lock() else { continue };
-        let Store::Sentinels(redis) = &*redis else { unreachable!("the shape of the world") };
-        let mut expected = world.expected.lock().await;
-        let primary = redis.master().await;
-        if primary != *expected {
-            let detail = format!("without a plan, from server {expected} to {primary}");
-            let fault = faults.begin_since(looked.saturating_sub(DOWN_AFTER), Kind::FailOver, detail);
-            *expected = in_step(redis).await;
-            faults.end(fault);
+        let since = looked.saturating_sub(DOWN_AFTER);
+        match &*redis {
+            Store::Sentinels(redis) => {
+                let mut expected = world.expected.lock().await;
+                let primary = redis.master().await;
+                if primary != *expected {
+                    let detail = format!("without a plan, from server {expected} to {primary}");
+                    let fault = faults.begin_since(since, Kind::FailOver, detail);
+                    *expected = in_step(redis).await;
+                    faults.end(fault);
+                }
+            }
+            Store::Cluster(cluster) => {
+                let now = cluster.primaries().await;
+                let is_planned = |fault: &Caused| REPLACING.contains(&fault.kind) && fault.overlaps(looked, u64::MAX);
+                if now != primaries && !primaries.is_empty() && !faults.all().iter().any(is_planned) {
+                    let detail = format!("without a plan, from servers {primaries:?} to {now:?}");
+                    let fault = faults.begin_since(since, Kind::FailOver, detail);
+                    cluster.is_well().await;
+                    faults.end(fault);
+                }
+                primaries = now;
+            }
         }
         looked = wall_clock();
     }

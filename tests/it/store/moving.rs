@@ -141,6 +141,13 @@ async fn a_route_moves_with_all_that_it_holds_and_back() {
     }
 }
 
+/// A message without a payload, which is below any limit.
+async fn production_is_refused(bench: &mut Bench, place: &Partition, text: &str) {
+    let production = NewMessage { payload: Bytes::new(), ..message(text, OnConflict::Keep) };
+    let refused = bench.try_produce(place, &production).await.expect_err("it is moved");
+    assert!(refused.detail().is_some_and(|text| text.starts_with("wrong-partition ")), "{refused}");
+}
+
 #[tokio::test]
 async fn while_a_route_is_moved_each_call_finds_each_id_and_no_id_is_live_twice() {
     let mut bench = Bench::start().await;
@@ -160,13 +167,10 @@ async fn while_a_route_is_moved_each_call_finds_each_id_and_no_id_is_live_twice(
     closed(old.get(&at, &id("later")).await.expect_err("closed"));
     closed(old.pause(&at, "ops", "").await.expect_err("closed"));
     // Both ids belong to the former partition, one also to the new one with its index.
-    let same_index = (0..).map(|n| format!("p{n}")).find(|text| id(text).partition(2) == at.index).expect("one of two");
+    let same_index = (0..100).map(|n| format!("p{n}")).find(|text| id(text).partition(2) == at.index).expect("a half");
     for text in ["later", &same_index] {
-        let production = NewMessage { payload: Bytes::new(), ..message(text, OnConflict::Keep) };
-        for place in [at.clone(), at.among(2, &id(text))] {
-            let refused = bench.try_produce(&place, &production).await.expect_err("it is moved");
-            assert!(refused.detail().is_some_and(|text| text.starts_with("wrong-partition ")), "{refused}");
-        }
+        production_is_refused(&mut bench, &at, text).await;
+        production_is_refused(&mut bench, &at.among(2, &id(text)), text).await;
     }
 
     for (text, state) in [("later", State::Pending), ("held", State::Unack), ("dead", State::Dead)] {
@@ -247,8 +251,7 @@ async fn while_a_route_is_moved_each_call_finds_each_id_and_no_id_is_live_twice(
     assert_eq!(queue.stats(ROUTE).await.expect("numbers").moving, None);
     assert_eq!(held(&mut bench, 1).await, MemoryPartition::default());
 
-    let refused = bench.try_produce(&at, &message(&same_index, OnConflict::Keep)).await.expect_err("it was moved");
-    assert!(refused.detail().is_some_and(|text| text.starts_with("wrong-partition ")), "{refused}");
+    production_is_refused(&mut bench, &at, &same_index).await;
     // Open for all that know the number.
     let place = at.among(2, &id("later"));
     let (found, _) = bench.try_produce(&place, &message("later", OnConflict::Keep)).await.expect("taken");

@@ -2,6 +2,7 @@
 //! it does: the nodes that tests share are in statics, which are never dropped.
 
 use std::{
+    fmt::Write,
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -263,8 +264,11 @@ impl RabbitMq {
     /// The output of its processes, and its own log.
     fn log(&self) -> String {
         let own = fs::read_dir(self.directory.join("log")).into_iter().flatten().flatten().map(|entry| entry.path());
-        let files = own.chain([self.directory.join("node.log")]);
-        files.map(|file| format!("{}:\n{}\n", file.display(), fs::read_to_string(&file).unwrap_or_default())).collect()
+        let mut all = String::new();
+        for file in own.chain([self.directory.join("node.log")]) {
+            let _ = writeln!(all, "{}:\n{}", file.display(), fs::read_to_string(&file).unwrap_or_default());
+        }
+        all
     }
 
     /// One of a test's own, for as long as the tests run.
