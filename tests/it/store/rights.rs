@@ -61,6 +61,30 @@ async fn each_right_that_is_taken_away_alone_leaves_the_state_before_or_after() 
     assert!(denied > 400, "{denied} calls were denied something");
 }
 
+#[tokio::test]
+async fn the_check_of_rights_names_each_command_that_is_denied() {
+    let mut bench = Bench::start().await;
+    let client = redis::Client::open(bench.server.url().replace("://", "://limited:secret@")).expect("a valid URL");
+    bench.permit("+@all").await;
+    let mut limited = client.get_multiplexed_async_connection().await.expect("the server answers");
+    bench.set("rights").await;
+    let call = bench.record("rights", "rights").await;
+    redis::cmd("CONFIG").arg("RESETSTAT").exec_async(&mut bench.raw).await.expect("reset");
+    call.run(&call.code, &mut limited).await.expect("all rights");
+    let each: Vec<_> = bench.used().await.into_iter().map(|right| vec![right]).collect();
+    assert!(each.len() > 20, "{each:?}");
+    for denied in each.into_iter().chain([vec![], vec!["hget".to_owned(), "zadd".to_owned()]]) {
+        for right in &denied {
+            bench.permit(&format!("-{right}")).await;
+        }
+        let reply = call.run(&call.code, &mut limited).await.expect("an answer");
+        assert_eq!(redis::from_redis_value::<Vec<String>>(reply).expect("names"), denied);
+        for right in &denied {
+            bench.permit(&format!("+{right}")).await;
+        }
+    }
+}
+
 impl Bench {
     /// Changes the rights of the user `limited`.
     async fn permit(&mut self, right: &str) {
