@@ -375,6 +375,31 @@ async fn a_message_without_a_body_becomes_dead_and_can_be_redriven() {
 }
 
 #[tokio::test]
+async fn a_message_in_no_set_is_pending_again_at_the_due_time_in_its_body() {
+    let mut bench = Bench::start().await;
+    bench.set("restore none").await;
+    let mut expected = bench.rows(&partition()).await;
+    let lost = [("pending", "due"), ("pending", "later"), ("unack", "held"), ("dead", "dead")];
+    for (set, id) in lost {
+        redis::cmd("ZREM").arg(key(&partition(), set)).arg(id).exec_async(&mut bench.raw).await.expect("removed");
+        for set in [&mut expected.pending, &mut expected.unack, &mut expected.dead] {
+            set.remove(id);
+        }
+        expected.pending.insert(id, LONG_AGO);
+    }
+    // A body without times.
+    let before = bench.micros().await / 1000;
+    let mut put = redis::cmd("HSET");
+    put.arg(key(&partition(), "messages")).arg(&["damaged", "x"]).exec_async(&mut bench.raw).await.expect("written");
+    assert_eq!(bench.store.restore(&partition(), "").await, Ok((5, String::new(), false)));
+    let mut rows = bench.rows(&partition()).await;
+    let due = rows.pending.remove("damaged").expect("it is pending");
+    assert!((before..=bench.micros().await / 1000).contains(&due), "{due}");
+    rows.bodies.remove("damaged");
+    assert_eq!(rows, expected);
+}
+
+#[tokio::test]
 async fn a_damaged_body_with_nothing_but_its_times_gets_new_ones_when_it_is_redriven() {
     let mut bench = Bench::start().await;
     bench.set("redrive all").await;
