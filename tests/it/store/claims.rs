@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use punctual::{
-    message::{Metadata, NewMessage, OnConflict, State},
+    message::{Metadata, NewMessage, OnConflict, State, codec},
     store::{
-        Claim, ClaimEnd, ClaimRequest, Lease, Settled, Settlement, Store, StoreError, Suspects, Token,
-        redis::RedisStore,
+        Claim, ClaimEnd, ClaimRequest, Lease, Settled, Settlement, Store, StoreError, Suspects, Token, Transfer,
+        Transferred, redis::RedisStore,
     },
     time::{Due, UnixMillis},
 };
@@ -14,7 +14,7 @@ use punctual::{
 use super::{
     arguments::claim,
     bench::{Bench, MAX_PAYLOAD, id, store},
-    content::EXPIRED,
+    content::{EXPIRED, FAR_AHEAD},
     rows::key,
     scene::{NEW, partition},
 };
@@ -56,12 +56,21 @@ async fn a_claim_whose_reply_was_lost_returns_the_same_when_repeated() {
 #[tokio::test]
 async fn a_claim_takes_as_many_bytes_as_it_may_and_no_more() {
     let mut bench = Bench::start().await;
-    let ids = bench.schedule(3).await;
-    let size = bench.rows(&partition()).await.bodies[&ids[0]].len() as u64;
-    for (number, max_bytes, taken) in [(1, 2 * size - 1, 1), (2, 2 * size, 2)] {
-        let request = ClaimRequest { max_bytes, ..claim(NEW, number) };
-        let found = bench.store.claim(&partition(), request).await.expect("claimed");
-        assert_eq!(found.messages.len(), taken, "{max_bytes}");
+    let plain = Metadata::default();
+    let keyed = Metadata { key: Some("key".into()), ..Metadata::default() };
+    let expiring = Metadata { expires_at: Some(FAR_AHEAD), ..keyed.clone() };
+    // Long payloads are compressed, and count with their full length.
+    for (metadata, length) in [(&plain, 7), (&plain, 1000), (&keyed, 7), (&keyed, 1000), (&expiring, 1000)] {
+        bench.clear().await;
+        let ids = bench.schedule_with(3, metadata, length).await;
+        let body = bench.rows(&partition()).await.bodies.remove(&ids[0]).expect("it has a body");
+        assert_eq!(body.len() < length, length == 1000);
+        let size = codec::weight(&body) as u64;
+        for (number, max_bytes, taken) in [(1, 2 * size - 1, 1), (2, 2 * size, 2)] {
+            let request = ClaimRequest { max_bytes, ..claim(NEW, number) };
+            let found = bench.store.claim(&partition(), request).await.expect("claimed");
+            assert_eq!(found.messages.len(), taken, "{metadata:?}, {max_bytes} bytes");
+        }
     }
 }
 
@@ -300,11 +309,16 @@ async fn until_answered(store: &RedisStore, request: ClaimRequest) -> Claim {
 impl Bench {
     /// Ids in the order in which they are due, long ago.
     async fn schedule(&mut self, count: usize) -> Vec<String> {
+        self.schedule_with(count, &Metadata::default(), 7).await
+    }
+
+    /// With this metadata, and a payload of this length.
+    async fn schedule_with(&mut self, count: usize, metadata: &Metadata, length: usize) -> Vec<String> {
         let message = |n: usize| NewMessage {
             id: id(&format!("m-{n:04}")),
             due: Due::At(UnixMillis::new(1000 + n as u64).expect("small")),
-            payload: "payload".into(),
-            metadata: Metadata::default(),
+            payload: vec![b'x'; length].into(),
+            metadata: metadata.clone(),
             on_conflict: OnConflict::Keep,
             debounce: None,
             record: None,
@@ -393,4 +407,19 @@ async fn leases_from_before_a_step_back_of_the_clock_are_cut_once_they_were_seen
     assert_eq!(rows.state(&ids[1]), Some(State::Pending));
     let cancelled = bench.store.cancel(&partition(), &id(&ids[1]).into()).await.expect("an answer");
     assert_eq!(format!("{cancelled:?}"), "Cancelled");
+}
+
+#[tokio::test]
+async fn a_message_that_was_pushed_to_a_list_is_remembered_behind_later_ones() {
+    let mut bench = Bench::start().await;
+    let ids = bench.schedule(2).await;
+    let taken = bench.store.claim(&partition(), claim(NEW, 1)).await.expect("claimed");
+    for lease in leases(&taken) {
+        let transfer = Transfer { lease, list: "list".into(), value: "value".into(), record: None };
+        assert_eq!(bench.store.transfer(&partition(), &[transfer]).await, Ok(vec![Transferred::Done]));
+        // The first one stays remembered for an hour.
+        let now = bench.micros().await;
+        bench.pass(now + 10_000).await;
+    }
+    assert_eq!(bench.rows(&partition()).await.remembered.into_keys().collect::<Vec<_>>(), ids);
 }
