@@ -1,5 +1,7 @@
 //! Flows that wait for the capacity of an instance, and repairs of flows.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use punctual::{
     message::{Metadata, NewMessage, OnConflict, StoredMessage, codec},
@@ -18,6 +20,7 @@ use super::{
     rows::key,
     scene::{NEW, partition},
 };
+use crate::support::all;
 
 /// A message of a flow, due long ago.
 fn message(text: &str, flow: &str) -> NewMessage {
@@ -167,6 +170,8 @@ async fn messages_in_flight_are_counted_from_the_time_at_which_their_flow_is_lim
     store.schedule(&rated, &[new("first"), new("second")]).await.expect("scheduled");
     let taken = store.claim(&rated, claim(NEW, 1)).await.expect("claimed");
     assert_eq!(taken.messages.len(), 2);
+    let burst = FlowChange { burst: FieldChange::Set(3), ..FlowChange::default() };
+    assert!(store.change_flow(&rated, "a", burst).await.expect("changed"));
     assert!(bench.rows(&rated).await.flow.flights.is_empty(), "a rate alone counts none");
     let (seen, _) = store.flows(&rated, None, 9).await.expect("a page");
     assert_eq!(seen.iter().map(|flow| (&*flow.key, flow.in_flight)).collect::<Vec<_>>(), [("a", 2)]);
@@ -225,4 +230,67 @@ async fn the_first_message_of_an_ordered_flow_passes_none_that_was_not_read() {
             .expect("it has a flow");
         assert!(!value.starts_with('!'), "{value}: it would be taken before the other");
     }
+}
+
+#[tokio::test]
+async fn a_message_that_holds_its_flow_is_delivered_at_once_and_no_other_of_that_flow() {
+    let bench = Bench::start().await;
+    let (ordered, store) = (Partition { route: "ordered".into(), index: 0, count: 1 }, bench.store.clone());
+    store.schedule(&ordered, &[message("first", "a"), message("second", "a")]).await.expect("scheduled");
+    let at_once = async |text: &str| store.reschedule(&ordered, &id(text), None).await.expect("an answer");
+    let taken = store.claim(&ordered, claim(NEW, 1)).await.expect("claimed");
+    assert_eq!(at_once("second").await, Rescheduled::Held(id("first")), "the first is in flight");
+    let retry = ClaimEnd::Retry { delay: Duration::from_hours(1), error: "HTTP 500".into(), hold: None };
+    store.settle(&ordered, &all(leases(&taken), &retry)).await.expect("settled");
+    assert_eq!(at_once("second").await, Rescheduled::Held(id("first")), "the first waits for its retry");
+    assert!(matches!(at_once("first").await, Rescheduled::Done(_)));
+}
+
+#[tokio::test]
+async fn a_message_that_holds_a_paused_flow_is_looked_at_again_after_a_second() {
+    let mut bench = Bench::start().await;
+    let (ordered, store) = (Partition { route: "ordered".into(), index: 0, count: 1 }, bench.store.clone());
+    store.schedule(&ordered, &[message("first", "a"), message("second", "a")]).await.expect("scheduled");
+    let taken = store.claim(&ordered, claim(NEW, 1)).await.expect("claimed");
+    let retry = ClaimEnd::Retry { delay: Duration::ZERO, error: "HTTP 500".into(), hold: None };
+    store.settle(&ordered, &all(leases(&taken), &retry)).await.expect("settled");
+    assert!(store.pause_flow(&ordered, "a", "ops", "why").await.expect("paused"));
+    let before = bench.micros().await / 1000;
+    let taken = store.claim(&ordered, claim(NEW, 2)).await.expect("claimed");
+    let after = bench.micros().await / 1000;
+    assert_eq!(taken.messages.len(), 0);
+    let at = bench.rows(&ordered).await.pending["first"];
+    assert!((before + 1000..=after + 1000).contains(&at), "{at}, {before} to {after}");
+}
+
+#[tokio::test]
+async fn settlements_with_a_shorter_hold_or_none_do_not_end_the_hold_of_a_flow() {
+    let mut bench = Bench::start().await;
+    let (rated, store) = (Partition { route: "rated".into(), index: 0, count: 1 }, bench.store.clone());
+    let hold = |seconds| {
+        let hold = Some(Duration::from_secs(seconds));
+        ClaimEnd::Retry { delay: Duration::ZERO, error: "HTTP 500".into(), hold }
+    };
+    let release = ClaimEnd::Release { at: UnixMillis::default() };
+    for (number, flow, second, is_longer) in
+        [(1, "a", hold(60), false), (2, "b", release, false), (3, "c", hold(7200), true)]
+    {
+        let [one, other] = ["one", "other"].map(|text| message(&format!("{text}-{flow}"), flow));
+        store.schedule(&rated, &[one, other]).await.expect("scheduled");
+        let taken = store.claim(&rated, claim(NEW, number)).await.expect("claimed");
+        let mut leases = leases(&taken).into_iter();
+        let mut holds = Vec::new();
+        for end in [hold(3600), second] {
+            let lease = leases.next().expect("two were claimed");
+            store.settle(&rated, &[Settlement::new(lease, end)]).await.expect("settled");
+            holds.push(bench.rows(&rated).await.flow.slots[&format!("{flow}\u{1}")]);
+        }
+        assert_eq!(holds[0] < holds[1], is_longer, "{flow}: {holds:?}");
+        assert!(holds[0] <= holds[1], "{flow}: {holds:?}");
+    }
+}
+
+fn leases(claim: &Claim) -> Vec<Lease> {
+    let lease = |one: &Claimed| Lease { id: one.id.clone(), token: claim.token, bytes: one.body.len() };
+    claim.messages.iter().map(lease).collect()
 }
