@@ -3,14 +3,15 @@
 use punctual::{
     message::{MessageId, Metadata, NewMessage},
     store::{
-        Claim, ClaimRequest, DeadAction, DeadWork, Death, ScheduleChange, ScheduleStatus, Settlement, Transfer,
+        Claim, ClaimRequest, DeadAction, DeadWork, Death, FieldChange, ScheduleChange, ScheduleStatus, Settlement,
+        Transfer,
         memory::{MemoryLists, MemoryPartition, PartitionSettings},
         redis::{HOLD, Turn},
     },
 };
 
 use super::bench::later;
-use super::operation::{BY, Defining, Operation, flow_key, never, revision};
+use super::operation::{BY, Defining, Operation, PAUSE_NOTE, Ruling, flow_key, never, revision};
 
 /// Where transfers go.
 pub const LISTS: [&str; 3] = ["list", "list-2", TAKEN];
@@ -99,10 +100,57 @@ pub fn expect(
                 let before = std::mem::replace(&mut memory.paused, matches!(**operation, Operation::Pause));
                 format!("{:?}", memory.paused != before)
             }
+            Operation::Rule(flow, ruling) if settings.flow.is_some() => {
+                format!("{:?}", rule(memory, flow, *ruling, now))
+            }
             Operation::Define(defining) => format!("{:?}", define(memory, route, defining, now, settings)),
             _ => String::new(),
         },
     }
+}
+
+/// Returns whether that changed anything.
+fn rule(memory: &mut MemoryPartition, flow: &str, ruling: Ruling, now: u64) -> bool {
+    fn changed(rule: &mut String, change: FieldChange<impl ToString>) {
+        match change {
+            FieldChange::Keep => {}
+            FieldChange::Remove => "-".clone_into(rule),
+            FieldChange::Set(value) => *rule = value.to_string(),
+        }
+    }
+    let rows = &mut memory.flow;
+    let was = rows.rules.get(flow).map_or("- - - -", String::as_str).to_owned();
+    let parts: Vec<_> = was.splitn(4, ' ').map(str::to_owned).collect();
+    let [mut rate, mut burst, mut parallel, mut pause] = <[_; 4]>::try_from(parts).expect("four rules");
+    let was_counted = parallel != "-";
+    match ruling {
+        Ruling::Change(change) => {
+            changed(&mut rate, change.rate);
+            changed(&mut burst, change.burst);
+            changed(&mut parallel, change.parallel);
+        }
+        Ruling::Pause if pause == "-" => pause = format!("{}\nops\n{PAUSE_NOTE}", now / 1000),
+        Ruling::Pause => {}
+        Ruling::Resume => "-".clone_into(&mut pause),
+    }
+    let is_counted = parallel != "-";
+    let is = [rate, burst, parallel, pause].join(" ");
+    if is == was {
+        return false;
+    }
+    rows.rules.remove(flow);
+    if is != "- - - -" {
+        rows.rules.insert(flow.to_owned(), is);
+    }
+    if is_counted && !was_counted {
+        let of_flow =
+            |id: &&str| rows.flows.get(*id).is_some_and(|value| value.split_once(' ').expect("a flow").1 == flow);
+        let counted: Vec<_> =
+            memory.unack.iter().map(|(id, _)| id).filter(of_flow).map(|id| format!("{flow}\0{id}")).collect();
+        rows.flights.extend(counted);
+    }
+    rows.gates.entry(flow.to_owned()).and_modify(|gate| *gate = now / 1000);
+    true
 }
 
 fn define(

@@ -25,8 +25,8 @@ use super::{
     bench::{Bench, later},
     call::{Call, LISTS, Reply, TAKEN, expect, with_errors},
     operation::{
-        BY, Defining, Ending, FAR, Number, Operation, Pick, ROUTES, Step, forwards, never, partitions, revision,
-        settings,
+        BY, Defining, Ending, FAR, Number, Operation, PAUSE_NOTE, Pick, ROUTES, Ruling, Step, flow as flow_of,
+        forwards, never, partitions, revision, settings,
     },
     rows::PREFIX,
 };
@@ -337,8 +337,13 @@ impl Case<'_> {
                     shown(store.evict(partition, limits).await)
                 }
                 Operation::Forward(turn) if forwards(&partition.route) => shown(forward(store, partition, *turn).await),
-                Operation::Pause => shown(store.pause(partition, "ops", "two\nlines").await),
+                Operation::Pause => shown(store.pause(partition, "ops", PAUSE_NOTE).await),
                 Operation::Resume => shown(store.resume(partition).await),
+                Operation::Rule(flow, ruling) if flow_of(&partition.route).is_some() => shown(match ruling {
+                    Ruling::Change(change) => store.change_flow(partition, flow, *change).await,
+                    Ruling::Pause => store.pause_flow(partition, flow, "ops", PAUSE_NOTE).await,
+                    Ruling::Resume => store.resume_flow(partition, flow).await,
+                }),
                 Operation::Define(Defining::Set(definition, replaces, next)) => {
                     let replaces = replaces.map(revision);
                     shown(store.set_schedule(partition, definition, replaces.as_deref(), *next).await)

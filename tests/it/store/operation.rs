@@ -11,8 +11,9 @@ use punctual::{
     recurrence::Rule,
     sink::template::FlowTemplate,
     store::{
-        ClaimRequest, DeadAction, Edit, Expiry, FieldChange, Filter, NewDue, NewKey, NextOccurrence, Partition,
-        ScheduleDefinition, ScheduleOwner, Selection, Sent, Spread, Suspects, memory::PartitionSettings, redis::Turn,
+        ClaimRequest, DeadAction, Edit, Expiry, FieldChange, Filter, FlowChange, NewDue, NewKey, NextOccurrence,
+        Partition, ScheduleDefinition, ScheduleOwner, Selection, Sent, Spread, Suspects, memory::PartitionSettings,
+        redis::Turn,
     },
     time::{Due, LAST_MILLIS, UnixMillis},
 };
@@ -58,6 +59,9 @@ pub fn flow_key(route: &str) -> Option<FlowTemplate> {
 
 /// The token that cancels.
 pub const BY: Option<&str> = Some("ops");
+
+/// The note of each pause.
+pub const PAUSE_NOTE: &str = "two\nlines";
 
 /// Few ids, so that they meet again and again.
 const IDS_PER_PARTITION: usize = 6;
@@ -111,6 +115,8 @@ pub enum Operation {
     Forward(Option<Turn>),
     Pause,
     Resume,
+    /// A change of the rules of a flow.
+    Rule(String, Ruling),
     Define(Defining),
     /// All operations that only read, with this size of a page.
     Look(usize),
@@ -138,6 +144,14 @@ pub enum Ending {
     Plan(u8, Option<u64>, u64),
     Release,
     Defer(Duration, Sent),
+}
+
+/// A change of the rules of a flow. It never removes `parallel`: messages in flight would stay counted.
+#[derive(Clone, Copy, Debug)]
+pub enum Ruling {
+    Change(FlowChange),
+    Pause,
+    Resume,
 }
 
 /// A change of the schedule of a partition.
@@ -261,9 +275,19 @@ fn operation(ids: &[MessageId], schedule: &MessageId) -> impl Strategy<Value = O
         2 => select(vec![None, Some(Turn::Keep), Some(Turn::Purge)]).prop_map(Operation::Forward),
         1 => Just(Operation::Pause),
         2 => Just(Operation::Resume),
+        3 => (select(vec!["a", "a:b"]), ruling()).prop_map(|(flow, ruling)| Operation::Rule(flow.to_owned(), ruling)),
         4 => defining(schedule.clone()).prop_map(Operation::Define),
         2 => (1..5_usize).prop_map(Operation::Look),
     ]
+}
+
+fn ruling() -> impl Strategy<Value = Ruling> {
+    let rates = ["1/h", "300/s"].map(|text| FieldChange::Set(Rate::parse(text).expect("a rate")));
+    let rate = select([FieldChange::Keep, FieldChange::Remove].into_iter().chain(rates).collect::<Vec<_>>());
+    let burst = select(vec![FieldChange::Keep, FieldChange::Remove, FieldChange::Set(1), FieldChange::Set(4)]);
+    let parallel = select(vec![FieldChange::Keep, FieldChange::Keep, FieldChange::Set(1), FieldChange::Set(3)]);
+    let change = (rate, burst, parallel).prop_map(|(rate, burst, parallel)| FlowChange { rate, burst, parallel });
+    prop_oneof![3 => change.prop_map(Ruling::Change), 1 => Just(Ruling::Pause), 2 => Just(Ruling::Resume)]
 }
 
 fn edit() -> impl Strategy<Value = Edit> {

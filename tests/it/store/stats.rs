@@ -6,7 +6,7 @@ use punctual::{
     message::{FlowLimits, MessageId, Rate},
     queue::HORIZONS,
     store::{
-        FlowRules, FlowState, PARKED, Partition,
+        FlowRules, FlowState, PARKED, Partition, Pause,
         memory::{MemoryPartition, SHUT},
         redis::RedisStore,
     },
@@ -16,6 +16,7 @@ use punctual::{
 use super::{
     bench::Bench,
     content::{EXPIRED, LONG_AGO},
+    operation::PAUSE_NOTE,
     rows::key,
     scene::partition,
 };
@@ -96,13 +97,18 @@ impl Bench {
             let is_right =
                 slot.zip(gate).is_some_and(|(slot, gate)| (gate.max(before)..=gate.max(now)).contains(&slot));
             assert!(is_right || (slot, gate) == (None, None), "{flow:?}, gate {gate:?}");
-            let mut rules = rows.flow.rules.get(&flow.key).map_or("- - - -", String::as_str).split(' ');
+            let mut rules = rows.flow.rules.get(&flow.key).map_or("- - - -", String::as_str).splitn(4, ' ');
             let mut next = || rules.next().filter(|rule| *rule != "-");
             let expected = FlowRules {
                 rate: next().map(|rate| Rate::parse(rate).expect("a rate")),
                 burst: next().map(|burst| burst.parse().expect("a number")),
                 parallel: next().map(|parallel| parallel.parse().expect("a number")),
-                pause: None,
+                pause: next().map(|pause| Pause {
+                    at: UnixMillis::new(pause.split_once('\n').expect("a time").0.parse().expect("a time"))
+                        .expect("small"),
+                    by: Some("ops".to_owned()),
+                    note: Some(PAUSE_NOTE.to_owned()),
+                }),
             };
             assert_eq!(flow.rules, expected);
         }
