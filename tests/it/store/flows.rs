@@ -50,7 +50,7 @@ async fn a_flow_that_waits_for_capacity_stays_open_since_its_time_and_is_overdue
     assert_eq!(stats.oldest_due.map(UnixMillis::get), Some(LONG_AGO), "it could leave since then");
 
     let first = store.claim(&partition(), ClaimRequest { limit: 1, ..claim(NEW, 1) }).await.expect("claimed");
-    assert_eq!(first.messages.len(), 1);
+    assert_eq!((first.messages.len(), first.next_due.map(UnixMillis::get)), (1, Some(LONG_AGO)));
     assert_eq!(bench.rows(&partition()).await.flow.gates["b"], LONG_AGO, "no capacity for the next one");
 
     let mut oldest = message("due-since-1970", "c");
