@@ -227,6 +227,20 @@ async fn a_history_is_bounded_by_number_and_by_age() {
 }
 
 #[tokio::test]
+async fn a_block_of_old_ends_is_deleted_once_the_next_block_is_old_too() {
+    const BLOCK: usize = 16;
+    let mut bench = Bench::start().await;
+    let (store, queue) = self::store(&bench, 1, Some((Duration::from_millis(1), 1000))).await;
+    let partition = all(&store).remove(0);
+    for round in 0..5 {
+        deliver(&store, &queue, (0..BLOCK).map(|n| format!("r{round}-{n}"))).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let kept = bench.rows(&partition).await.history.ends.len();
+        assert_eq!(kept, BLOCK * (round + 1).min(2));
+    }
+}
+
+#[tokio::test]
 async fn a_route_without_a_history_has_its_keys_deleted() {
     let mut bench = Bench::start().await;
     let (store, queue) = self::store(&bench, 1, Some((Duration::from_hours(1), 40))).await;
