@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use punctual::{
-    message::{Metadata, NewMessage, OnConflict, StoredMessage, codec},
+    message::{Metadata, NewMessage, OnConflict, Rate, StoredMessage, codec},
     store::{
         Claim, ClaimEnd, ClaimRequest, Claimed, FieldChange, FlowChange, Lease, PARKED, Partition, Rescheduled,
         Settlement, Store,
@@ -288,6 +288,25 @@ async fn settlements_with_a_shorter_hold_or_none_do_not_end_the_hold_of_a_flow()
         assert_eq!(holds[0] < holds[1], is_longer, "{flow}: {holds:?}");
         assert!(holds[0] <= holds[1], "{flow}: {holds:?}");
     }
+}
+
+#[tokio::test]
+async fn a_flow_has_its_own_rate_or_that_of_its_route() {
+    let bench = Bench::start().await;
+    let (rated, store) = (Partition { route: "rated".into(), index: 0, count: 1 }, bench.store.clone());
+    let rate = FieldChange::Set(Rate::parse("1/h").expect("a rate"));
+    let changes = [
+        ("slow", FlowChange { rate, ..FlowChange::default() }),
+        ("wide", FlowChange { parallel: FieldChange::Set(9), ..FlowChange::default() }),
+    ];
+    for (flow, change) in changes {
+        assert!(store.change_flow(&rated, flow, change).await.expect("changed"));
+        let batch: Vec<_> = (0..4).map(|n| message(&format!("{flow}-{n}"), flow)).collect();
+        store.schedule(&rated, &batch).await.expect("scheduled");
+    }
+    let taken = store.claim(&rated, claim(NEW, 1)).await.expect("claimed");
+    let of = |flow| taken.messages.iter().filter(|one| one.id.as_str().starts_with(flow)).count();
+    assert_eq!((of("slow"), of("wide")), (1, 2), "the route has a burst of two");
 }
 
 fn leases(claim: &Claim) -> Vec<Lease> {
