@@ -162,6 +162,8 @@ async fn what_the_api_refuses_the_script_refuses_and_writes_nothing() {
     for options in bad_options() {
         refused("invalid-options", ROUTE, 0, &[b"1", b"a", soon, b"", &options]).await;
     }
+    let before_due = &br#"{"expires_at":3999999999999}"#[..];
+    refused("invalid-options", ROUTE, 0, &[b"1", b"a", b"4000000000000", b"", before_due]).await;
     refused("too-large", ROUTE, 0, &[b"1", b"a", soon, &vec![0; MAX_PAYLOAD + 1], b""]).await;
     refused("unknown-route", "four", 0, &[b"1", b"a", soon, b"", b""]).await;
     refused("unknown-route", "three", 3, &[b"1", b"a", soon, b"", b""]).await;
