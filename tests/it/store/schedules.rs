@@ -1,5 +1,7 @@
 //! Schedules in the scenes: `tick@` waits, `flying@` and `gone@` are in flight, and `gone@` was deleted during that.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use punctual::{
     message::{DeadReason, MessageId, Metadata, Recurring, codec},
@@ -168,4 +170,22 @@ async fn an_occurrence_that_follows_is_shown_before_it_is_planned() {
         store.settle(&partition, &[Settlement::new(lease, end)]).await.expect("settled");
         assert_eq!(shown().await, (after, false), "after claim {number}");
     }
+}
+
+#[tokio::test]
+async fn an_occurrence_that_ends_is_numbered_in_its_flow_to_be_planned_at_once() {
+    let mut bench = Bench::start().await;
+    let (rated, store) = (Partition { route: "rated".into(), index: 0, count: 1 }, bench.store.clone());
+    let at = UnixMillis::new(LONG_AGO).expect("below 2^53");
+    let next = NextOccurrence::At { occurrence: at, at };
+    store.set_schedule(&rated, &definition("tick", "r1"), None, next).await.expect("set");
+    let claim = store.claim(&rated, claim(7, 1)).await.expect("claimed");
+    let [claimed] = &claim.messages[..] else { panic!("{claim:?}") };
+    let before = bench.rows(&rated).await.flow.flows;
+    let lease = Lease { id: claimed.id.clone(), token: claim.token, bytes: claimed.body.len() };
+    store.settle(&rated, &[Settlement::new(lease, ClaimEnd::Ack)]).await.expect("settled");
+    let after = bench.rows(&rated).await.flow.flows;
+    let number = |flows: &BTreeMap<String, String>| flows[""].parse::<u32>().expect("a number");
+    assert_eq!((&*before["tick@"], &*after["tick@"]), ("1 a", "! a"));
+    assert_eq!(number(&after), number(&before) + 1);
 }
