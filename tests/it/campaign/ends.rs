@@ -10,14 +10,14 @@ use super::{
     world::{World, text_of},
 };
 
-/// Outcomes of each id on a route, the latest first.
-pub type Ends = HashMap<String, Vec<String>>;
+/// Ends of each id on a route, the latest first: the outcome, and all that is shown of it.
+pub type Ends = HashMap<String, Vec<(String, String)>>;
 
 /// Reads ends of the routes since this time, in epoch milliseconds.
 pub async fn read(world: &World, since: u64) -> Ends {
     let mut all = Ends::new();
     for end in world.messages(&format!("state=ended&since={}", clock::lowest(since))).await {
-        all.entry(text_of(&end, "id")).or_default().push(text_of(&end, "outcome"));
+        all.entry(text_of(&end, "id")).or_default().push((text_of(&end, "outcome"), end.to_string()));
     }
     all
 }
@@ -29,7 +29,7 @@ pub fn judge(observed: &Observed, verdict: &mut Verdict) {
     let lives = observed.lives.iter().filter(|(_, life)| Some(life.route) != moved && !life.is_from_source);
     for (id, life) in lives {
         let ends = observed.ends.get(id).map(Vec::as_slice).unwrap_or_default();
-        let count = |outcome: &str| ends.iter().filter(|end| *end == outcome).count();
+        let count = |outcome: &str| ends.iter().filter(|(end, _)| end == outcome).count();
         let (delivered, cancelled) = (count("delivered"), count("cancelled"));
         let is_right = match life.owed() {
             // It may be delivered before it is a dead letter, once the endpoint takes it.
