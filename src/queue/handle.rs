@@ -20,7 +20,7 @@ use crate::{
     time::{Due, MAX_DELAY_MILLIS, UnixMillis},
 };
 use arc_swap::ArcSwap;
-use futures::future::try_join_all;
+use futures::future::{join_all, try_join_all};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -30,6 +30,12 @@ const LISTED_AT_ONCE: usize = 4;
 /// Bytes of a part of a listing: for each partition, and in total at least.
 const PARTITION_BYTES: u64 = 28 * 1024;
 const SMALLEST_PART_BYTES: u64 = 256 * 1024;
+
+/// An error says that not all partitions were reached.
+fn any_changed(answers: Vec<Result<bool, StoreError>>) -> Result<bool, QueueError> {
+    let changed: Vec<bool> = answers.into_iter().collect::<Result<_, _>>()?;
+    Ok(changed.contains(&true))
+}
 
 /// The handle of the queues. It works on any instance, also while another instance runs.
 pub struct Queue {
@@ -229,13 +235,14 @@ impl Queue {
         Ok(merged.finish())
     }
 
-    /// Stops claims on all instances, until `resume`. `by` is one line. Returns whether that changed anything.
+    /// Stops claims on all instances, until `resume`, on each partition that can be reached. `by` is one line. Returns whether that
+    /// changed anything.
     pub async fn pause(&self, route: &str, by: &str, note: &str) -> Result<bool, QueueError> {
         let store = self.store();
         let partitions = self.all_partitions(route)?;
         let store = &store;
         let pause = |partition| self.registry.when_open(move || store.pause(partition, by, note));
-        Ok(try_join_all(partitions.iter().map(pause)).await?.contains(&true))
+        any_changed(join_all(partitions.iter().map(pause)).await)
     }
 
     /// Returns whether the route was paused.
@@ -244,7 +251,7 @@ impl Queue {
         let partitions = self.all_partitions(route)?;
         let store = &store;
         let resume = |partition| self.registry.when_open(move || store.resume(partition));
-        Ok(try_join_all(partitions.iter().map(resume)).await?.contains(&true))
+        any_changed(join_all(partitions.iter().map(resume)).await)
     }
 
     /// Sets the newest number of partitions of the route, 1 to `MAX_PARTITIONS`. The next instance that starts with

@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::{MAX_BATCH, RedisStore, keys::FlowKeys, reply::Reply, script, unless_closed};
+use super::{MAX_BATCH, RedisStore, keys::FlowKeys, reply::Reply, script};
 use crate::{
     message::MessageId,
     store::{FieldChange, FlowChange, FlowRules, FlowState, Partition, StoreError},
@@ -94,9 +94,7 @@ impl RedisStore {
             .arg(self.layout(partition)?)
             .arg(key)
             .arg(&change[..]);
-        let (is_changed, link) = self.writes.run(call).await.map_err(unless_closed)?;
-        self.confirm(partition, link, is_changed).await?;
-        Ok(is_changed)
+        self.run_at_once(partition, call).await
     }
 
     /// Returns messages that are parked in a partition of a route without flows to their due times. Returns their

@@ -8,7 +8,7 @@ use super::{
     DATA_VERSION, RedisStore, StoreRoute, UNREGISTERED,
     generations::Generations,
     keys::{PartitionKeys, routes_key},
-    script, unless_closed,
+    script,
 };
 use crate::{
     message::{HistoryLimits, MAX_PARTITIONS, Metadata, Remember, RouteLimits},
@@ -455,8 +455,6 @@ impl RedisStore {
         // A former partition is closed.
         let layout = if self.keys(partition).is_ok() { self.layout(partition)? } else { String::new() };
         let call = script::PAUSE.keys(&[&keys.paused, &keys.route]).arg(&keys.wake).arg(layout).arg(change);
-        let (is_changed, link) = self.writes.run(call).await.map_err(unless_closed)?;
-        self.confirm(partition, link, is_changed).await?;
-        Ok(is_changed)
+        self.run_at_once(partition, call).await
     }
 }

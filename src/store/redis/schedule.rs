@@ -8,7 +8,8 @@ use super::{
     MAX_CALL_BYTES, RedisStore,
     connection::OnLink,
     reply::{Reply, unexpected},
-    script, unless_closed,
+    script::{self, Call},
+    unless_closed,
 };
 use crate::{
     message::{Cancellation, Ending, Limit, LogRecord, MessageId, NewMessage, OnConflict, State, codec},
@@ -121,6 +122,18 @@ impl RedisStore {
         }
         let fence = if did_write { None } else { Some(script::FENCE.keys(&[&self.any_keys(partition).route])) };
         self.writes.confirm(link, fence).await
+    }
+
+    /// Makes a change that can be repeated. It acts at once, also while other calls wait for replicas. If durability requires it,
+    /// it is then repeated over their connection, and waits for replicas. Returns whether that changed anything.
+    pub(super) async fn run_at_once(&self, partition: &Partition, call: Call) -> Result<bool, StoreError> {
+        let is_changed: bool = call.run(&self.servers).await.map_err(unless_closed)?;
+        if self.writes.durability().is_none() {
+            return Ok(is_changed);
+        }
+        let (is_anew, link) = self.writes.run(call).await.map_err(unless_closed)?;
+        self.confirm(partition, link, is_anew).await?;
+        Ok(is_changed || is_anew)
     }
 
     /// Checks whether a write can be confirmed now; changes nothing.

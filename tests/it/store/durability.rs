@@ -47,6 +47,11 @@ impl Pair {
 
     /// As of one instance.
     fn store(&self, replicas: u64) -> RedisStore {
+        self.store_that_waits(replicas, WAIT)
+    }
+
+    /// For replicas, at most this time.
+    fn store_that_waits(&self, replicas: u64, timeout: Duration) -> RedisStore {
         let client = redis::Client::open(self.master.url()).expect("a valid URL");
         let connection = || Arc::new(Connection::new(client.clone(), MAX_WAIT));
         let limits = punctual::message::RouteLimits::default();
@@ -60,8 +65,7 @@ impl Pair {
             forwards: false,
             history: None,
         };
-        RedisStore::new(connection(), "p", [route])
-            .confirming_over(connection(), Durability { replicas, timeout: WAIT })
+        RedisStore::new(connection(), "p", [route]).confirming_over(connection(), Durability { replicas, timeout })
     }
 
     fn signal(&self, signal: Signal) {
@@ -144,6 +148,29 @@ async fn what_no_replica_confirmed_is_no_success_on_any_instance() {
         said.expect("a replica"),
         "1 replica, all waited for: a fail-over to one of them loses nothing that got a 2xx"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_acts_at_once_while_other_calls_wait_for_replicas() {
+    let pair = Pair::start().await;
+    let store = Arc::new(pair.store_that_waits(1, MAX_WAIT / 2));
+    pair.signal(Signal::STOP);
+    let scheduling = tokio::spawn({
+        let store = store.clone();
+        async move { schedule(&store, "m").await }
+    });
+    while store.claim(&partition(), claim_request(1, MAX_WAIT)).await.expect("claimed").messages.is_empty() {}
+    let pausing = tokio::spawn({
+        let store = store.clone();
+        async move { store.pause(&partition(), "ops", "why").await }
+    });
+    let mut raw = pair.master.connection().await;
+    let paused = key(&partition(), "paused");
+    while !redis::cmd("EXISTS").arg(&paused).query_async::<bool>(&mut raw).await.expect("an answer") {}
+    assert!(!scheduling.is_finished() && !pausing.is_finished(), "both wait for the replica");
+    pair.signal(Signal::CONT);
+    assert_eq!(scheduling.await.expect("no panic"), Ok(ScheduleStatus::Scheduled));
+    assert_eq!(pausing.await.expect("no panic"), Ok(true));
 }
 
 #[tokio::test(flavor = "multi_thread")]
