@@ -34,6 +34,7 @@ mod lifecycle;
 mod limits;
 mod listening;
 mod log;
+mod missed;
 mod night;
 mod outage;
 mod own_sink;

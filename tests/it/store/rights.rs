@@ -27,9 +27,7 @@ local redis = {
 #[tokio::test]
 async fn each_right_that_is_taken_away_alone_leaves_the_state_before_or_after() {
     let mut bench = Bench::start().await;
-    let client = redis::Client::open(bench.server.url().replace("://", "://limited:secret@")).expect("a valid URL");
-    bench.permit("+@all").await;
-    let mut limited = client.get_multiplexed_async_connection().await.expect("the server answers");
+    let mut limited = bench.limited().await;
     let mut denied = 0;
     for (scene, script) in SCENES {
         bench.set(scene).await;
@@ -64,9 +62,7 @@ async fn each_right_that_is_taken_away_alone_leaves_the_state_before_or_after() 
 #[tokio::test]
 async fn the_check_of_rights_names_each_command_that_is_denied() {
     let mut bench = Bench::start().await;
-    let client = redis::Client::open(bench.server.url().replace("://", "://limited:secret@")).expect("a valid URL");
-    bench.permit("+@all").await;
-    let mut limited = client.get_multiplexed_async_connection().await.expect("the server answers");
+    let mut limited = bench.limited().await;
     bench.set("rights").await;
     let call = bench.record("rights", "rights").await;
     redis::cmd("CONFIG").arg("RESETSTAT").exec_async(&mut bench.raw).await.expect("reset");
@@ -86,6 +82,13 @@ async fn the_check_of_rights_names_each_command_that_is_denied() {
 }
 
 impl Bench {
+    /// A connection of the user `limited`, who has all rights at first.
+    async fn limited(&mut self) -> MultiplexedConnection {
+        let client = redis::Client::open(self.server.url().replace("://", "://limited:secret@")).expect("a valid URL");
+        self.permit("+@all").await;
+        client.get_multiplexed_async_connection().await.expect("the server answers")
+    }
+
     /// Changes the rights of the user `limited`.
     async fn permit(&mut self, right: &str) {
         let user = ["SETUSER", "limited", "on", ">secret", "~*", "&*", right];
