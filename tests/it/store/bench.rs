@@ -93,6 +93,17 @@ impl Bench {
         seconds * 1_000_000 + micros
     }
 
+    /// Waits until Redis' clock is past `micros`.
+    pub async fn pass(&mut self, micros: u64) {
+        while self.micros().await <= micros {}
+    }
+
+    /// Waits until Redis' clock is further by more than `millis`.
+    pub async fn pass_by(&mut self, millis: u64) {
+        let now = self.micros().await;
+        self.pass(now + millis * 1000).await;
+    }
+
     /// Schedules as an external program does; status and due.
     pub async fn try_produce(
         &mut self,

@@ -121,11 +121,11 @@ async fn ends_of_all_partitions_are_listed_once_each_the_latest_first() {
 
 #[tokio::test]
 async fn ends_are_filtered_by_time_and_outcome_in_both_orders() {
-    let bench = Bench::start().await;
+    let mut bench = Bench::start().await;
     let (store, queue) = store(&bench, 3, Some((Duration::from_hours(1), 10_000))).await;
     for round in 0..6 {
         deliver(&store, &queue, (0..100).map(|n| format!("r{round}-{n}"))).await;
-        tokio::time::sleep(Duration::from_millis(3)).await;
+        bench.pass_by(3).await;
     }
     queue.schedule(ROUTE, "api", vec![message("gone", Due::After(FAR))]).await.expect("accepted");
     let purge = Purge { ids: None, before: None, limit: 10, dry_run: false, by: Some("ops") };
@@ -220,7 +220,7 @@ async fn a_history_is_bounded_by_number_and_by_age() {
     assert!(kept <= 16, "{kept} are kept");
     // Too old ones are not shown any more, and are deleted although nothing ends.
     let (short, queue) = self::store(&bench, 1, Some((Duration::from_millis(1), 40))).await;
-    tokio::time::sleep(Duration::from_millis(5)).await;
+    bench.pass_by(5).await;
     assert_eq!(listed(&queue, 10).await, []);
     assert_eq!(short.trim_history(&partition).await, Ok((0, false)));
     assert_eq!(bench.rows(&partition).await.history, punctual::store::memory::MemoryHistory::default());
@@ -234,7 +234,7 @@ async fn a_block_of_old_ends_is_deleted_once_the_next_block_is_old_too() {
     let partition = all(&store).remove(0);
     for round in 0..5 {
         deliver(&store, &queue, (0..BLOCK).map(|n| format!("r{round}-{n}"))).await;
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        bench.pass_by(5).await;
         let kept = bench.rows(&partition).await.history.ends.len();
         assert_eq!(kept, BLOCK * (round + 1).min(2));
     }
