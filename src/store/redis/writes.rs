@@ -11,7 +11,6 @@ use redis::FromRedisValue;
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
-    UNREGISTERED,
     connection::{NO_ANSWER, NO_REPLICAS, OnLink, Servers},
     script::Call,
 };
@@ -153,7 +152,8 @@ async fn wait(durability: Durability, link: &OnLink, fence: Option<Call>) -> Res
             return Err(link_lost());
         }
         if !fenced {
-            return Err(unknown(UNREGISTERED, "the partition is not open any more"));
+            // Others of the group wrote. Who gets `UNREGISTERED` repeats the call, which is wrong for these.
+            return Err(unknown(NO_ANSWER, "the partition was closed before replicas confirmed it"));
         }
     }
     let mut wait = redis::cmd("WAIT");

@@ -1,15 +1,17 @@
 //! A success that replicas have confirmed.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use punctual::{
     message::{Metadata, NewMessage, OnConflict},
+    queue::Queue,
     store::{
-        Partition, ScheduleStatus, Store, StoreError,
+        Cancelled, Partition, ScheduleStatus, Store, StoreError,
         redis::{Durability, RedisStore, RouteSettings, connection::Connection},
     },
     time::{Due, UnixMillis},
 };
+use redis::aio::MultiplexedConnection;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{Instant, sleep};
 
@@ -198,6 +200,50 @@ async fn a_wait_for_replicas_is_shared_and_holds_up_no_claim() {
     assert!(claimed_after < WAIT / 2, "{claimed_after:?}");
     // One wait for the first call, one for those during it, one for the calls that those held up.
     assert!(confirmed_after < 4 * WAIT, "{confirmed_after:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancellation_is_not_repeated_when_a_partition_closes_before_its_confirmation() {
+    let pair = Pair::start().await;
+    let store = Arc::new(pair.store_that_waits(1, MAX_WAIT / 2));
+    let queue = Queue::new(store.clone(), &BTreeMap::new(), false);
+    let names: Vec<_> = (0..5).map(|n| id(&format!("m{n}"))).collect();
+    let messages: Vec<_> = names.iter().map(|name| message(name.as_str())).collect();
+    store.schedule(&partition(), &messages).await.expect("scheduled");
+    let (mut raw, mut other) = (pair.master.connection().await, pair.master.connection().await);
+    redis::cmd("CLIENT").arg(&["PAUSE", "20000", "WRITE"]).exec_async(&mut raw).await.expect("paused");
+    // Calls that change something, and as many that do not: these send a fence. All are sent, and executed, together.
+    let cancelling = tokio::spawn(async move {
+        let unknown = id("unknown").into();
+        let calls = names.into_iter().map(async |name| {
+            let (name, partition) = (name.into(), partition());
+            futures::join!(queue.cancel("r", &name), store.cancel(&partition, &unknown))
+        });
+        futures::future::join_all(calls).await
+    });
+    held_clients(&mut raw, 1).await;
+    // Held clients go on in their order, and before commands that arrive later: the partition is closed before any fence.
+    let route = key(&partition(), "route");
+    let closing = tokio::spawn(async move { redis::cmd("DEL").arg(&route).query_async::<u64>(&mut other).await });
+    held_clients(&mut raw, 2).await;
+    redis::cmd("CLIENT").arg("UNPAUSE").exec_async(&mut raw).await.expect("goes on");
+    assert_eq!(closing.await.expect("no panic").expect("an answer"), 1);
+    for (cancelled, other) in cancelling.await.expect("no panic") {
+        println!("durability: {cancelled:?}, and {other:?}");
+        assert!(!matches!(cancelled, Ok(Cancelled::NotFound)), "it was executed twice");
+    }
+}
+
+/// Waits until `count` clients are blocked.
+async fn held_clients(raw: &mut MultiplexedConnection, count: usize) {
+    let deadline = Instant::now() + MAX_WAIT;
+    loop {
+        let clients: String = redis::cmd("CLIENT").arg("LIST").query_async(raw).await.expect("an answer");
+        if clients.lines().filter(|client| client.contains(" flags=b ")).count() >= count {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{clients}");
+    }
 }
 
 #[tokio::test]
