@@ -187,7 +187,7 @@ mutants_of_rust() {
     cargo mutants --version >/dev/null 2>&1 || cargo install --locked cargo-mutants || return
     mkdir -p target/mutants/rust
     local run=(cargo mutants --shard "${PUNCTUAL_MUTANTS_SHARD:-0/40}" --output target/mutants/rust)
-    PUNCTUAL_SEED=1 "${run[@]}" || "${run[@]}" --iterate -- --test it -- store:: simulation
+    PUNCTUAL_SEED=1 "${run[@]}" || PUNCTUAL_SIMULATION=3 "${run[@]}" --iterate -- --test it -- store:: simulation
 }
 mutants() { # KIND
     [ "$1" = rust ] || { step python .ci/need python3=python3 && step "mutants of lua/" tests/mutants/lua.py; }
@@ -281,17 +281,34 @@ fetched() {
 threads=$((3 * $(nproc)))
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((threads < 8 ? threads : 8))}
 
-# On a busy machine a test that measures may fail beside others. What fails is run once more by itself; the summary names it.
-tests() { # ARGUMENTS OF cargo test
-    local log=target/tests.log names name
-    cargo test --locked --no-fail-fast "$@" 2>&1 | tee "$log"
-    [ "${PIPESTATUS[0]}" = 0 ] && return
-    mapfile -t names < <(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$log" | sort -u)
+# On a busy machine a test that measures may fail beside others. What failed is run once more by itself; the summary names it.
+again() { # LOG OF cargo test
+    local names name
+    mapfile -t names < <(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$1" | sort -u)
     [ ${#names[@]} -ge 1 ] && [ ${#names[@]} -le 12 ] || return 1
     for name in "${names[@]}"; do summary+=("again   $name"); done
     RUST_TEST_THREADS=1 cargo test --locked --no-fail-fast -- --exact --include-ignored "${names[@]}"
 }
+tests() { # ARGUMENTS OF cargo test
+    cargo test --locked --no-fail-fast "$@" 2>&1 | tee target/tests.log
+    [ "${PIPESTATUS[0]}" = 0 ] || again target/tests.log
+}
+# The tests of the library need no servers. They run while the others are built, which takes one core, and beside the first of them.
+library() {
+    local code=0
+    wait "$running" || code=$?
+    cat target/library.log
+    [ "$code" = 0 ] || again target/library.log
+}
 
+# A machine that builds only once needs no files for its next build, which would take an eighth of the time.
+[ "${CI:-}" != true ] || export CARGO_INCREMENTAL=0
+running=""
+if [ $# = 0 ]; then
+    step "build of the library" cargo test --locked --no-run --lib --bins
+    RUST_TEST_THREADS=$(nproc) nice cargo test --locked --no-fail-fast --lib --bins >target/library.log 2>&1 </dev/null &
+    running=$!
+fi
 step build cargo test --locked --no-run
 step fetch fetched
 
@@ -300,8 +317,11 @@ if [ "${1:-}" = --full ]; then
     shift
     step chart deploy/helm/check.sh
     [[ " $* " == *" -- "* ]] || set -- "$@" --
-    export PUNCTUAL_TEST_FULL=1
+    export PUNCTUAL_TEST_FULL=1 PUNCTUAL_SIMULATION=5 PROPTEST_CASES=500
     step "test --full" tests "$@" --include-ignored
+elif [ -n "$running" ]; then
+    step test tests --test it
+    step "test of the library" library
 else
     step test tests "$@"
 fi

@@ -36,7 +36,7 @@ STAGES = [
     ("it", ["store::property", "store::injection", "store::faults", "store::history", "store::flows", "store::groups",
             "store::stats", "store::forward", "store::schedules", "store::turns", "store::produce", "store::external"], {}),
     ("it", ["store::"], {}),
-    ("lib", ["scheduler::tests::simulation"], {}),
+    ("lib", ["scheduler::tests::simulation"], {"PUNCTUAL_SIMULATION": "3"}),
 ]
 TEXTUAL = ["store::header", "store::include", "its_copies_of_the_includes_are_current"]
 # Seconds for a stage. A mutant that makes the tests hang is caught too. Without one a stage takes one to four minutes.
@@ -223,7 +223,7 @@ def judge(mutant, binaries, work, jobs):
     directory = work / "lua"
     shutil.rmtree(directory, ignore_errors=True)
     write_copy(directory, mutant)
-    # A seed for half as many random operations as usual. A sequence that failed need not be made shorter.
+    # A seed for the random operations. A sequence that failed need not be made shorter.
     environment = os.environ | {
         "PUNCTUAL_TEST_LUA": str(directory), "PROPTEST_CASES": "100", "PROPTEST_MAX_SHRINK_ITERS": "0",
         "PROPTEST_RNG_SEED": "1", "RUST_BACKTRACE": "0", "RUST_TEST_THREADS": str(max(2, 3 * os.cpu_count() // jobs)),

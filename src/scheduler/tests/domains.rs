@@ -89,16 +89,16 @@ async fn a_part_that_answers_with_failures_only_is_down_and_its_messages_live() 
     let backoff = Backoff::new(4 * SECOND, 2.0, MINUTE, 0.2).unwrap();
     let policy = Policy { retry: RetryPolicy { max_attempts: 4, backoff }, ..policy() };
     let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &breaker), policy)]);
-    for n in 0..6000u32 {
+    for n in 0..2000u32 {
         schedule(&store, [format!("m{n:05}")], n * 10 * MILLI);
     }
     sleep(10 * MINUTE).await;
     assert_eq!(down(&breaker), [Domain::from(BROKEN)]);
     let (pending, unack, dead) = store.count(&partition("r"));
-    assert_eq!((pending + unack, dead, sink.taken().len()), (600, 0, 5400));
+    assert_eq!((pending + unack, dead, sink.taken().len()), (200, 0, 1800));
     broken.store(false, Ordering::SeqCst);
     until_empty(&store, "r").await;
-    assert_eq!(sink.taken().len(), 6000);
+    assert_eq!(sink.taken().len(), 2000);
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use super::{bench::Bench, case::Case, operation::sequence};
 
 /// Sequences of up to 60 steps; `PROPTEST_CASES` asks for more.
-const CASES: u32 = 200;
+const CASES: u32 = 100;
 /// Attempts to make a sequence that failed shorter; `PROPTEST_MAX_SHRINK_ITERS` asks for another number.
 const SHRINKS: u32 = 2000;
 

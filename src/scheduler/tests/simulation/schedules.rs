@@ -12,10 +12,11 @@ use super::{
         sink::{Act, SinkEnd, StoreClock},
         *,
     },
-    Seed, asked,
+    Seed,
     changes::answered,
     redis::{Process, SimulatedRedis, signals},
     routes::{CALM, pick, random_faults, random_settings},
+    seeds,
 };
 use crate::{
     recurrence::Missed,
@@ -30,10 +31,7 @@ fn without_faults_each_occurrence_is_sent_once_and_in_time() {
 
 #[test]
 fn whatever_fails_no_occurrence_is_left_out() {
-    match asked("PUNCTUAL_SEED") {
-        Some(seed) => simulate(seed, true),
-        None => (0..100 * asked("PUNCTUAL_SIMULATION").unwrap_or(1)).for_each(|seed| simulate(seed, true)),
-    }
+    seeds().for_each(|seed| simulate(seed, true));
 }
 
 fn simulate(seed: u64, troubled: bool) {
