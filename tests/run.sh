@@ -276,9 +276,9 @@ fetched() {
     return "$code"
 }
 
-# Most tests wait for servers and clocks, so three for each core run at once. Those that measure run one at a time (`alone`), those
+# Most tests wait for servers and clocks, so four for each core run at once. Those that measure run one at a time (`alone`), those
 # with many servers in pairs (`heavy`).
-threads=$((3 * $(nproc)))
+threads=$((4 * $(nproc)))
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((threads < 8 ? threads : 8))}
 
 # On a busy machine a test that measures may fail beside others. What failed is run once more by itself; the summary names it.
@@ -306,7 +306,7 @@ library() {
 running=""
 if [ $# = 0 ]; then
     step "build of the library" cargo test --locked --no-run --lib --bins
-    RUST_TEST_THREADS=$(nproc) nice cargo test --locked --no-fail-fast --lib --bins >target/library.log 2>&1 </dev/null &
+    RUST_TEST_THREADS=$(nproc) cargo test --locked --no-fail-fast --lib --bins >target/library.log 2>&1 </dev/null &
     running=$!
 fi
 step build cargo test --locked --no-run
