@@ -198,6 +198,7 @@ async fn a_redrive_in_parts_selects_no_message_twice_although_it_dies_again() {
         server.pass_millisecond().await;
         server.bury_all("a", 5, DeadReason::Rejected, "HTTP 422").await;
         if redriven.json["more"] == false {
+            assert_eq!(redriven.json["cursor"], Value::Null);
             break;
         }
         body["cursor"] = redriven.json["cursor"].clone();

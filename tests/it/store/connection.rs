@@ -1,6 +1,7 @@
 //! The connection that heals, against a server that is killed, stopped or away.
 
 use std::{
+    fmt::Write,
     process::Command,
     sync::{
         Arc,
@@ -13,17 +14,18 @@ use futures::future::join_all;
 use punctual::{
     store::{
         StoreError,
-        redis::connection::{Connection, RedisEndpoint, client},
+        redis::connection::{Cluster, Connection, RedisEndpoint, client},
     },
     tls::TlsFiles,
 };
 use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
     time::{Instant, sleep, timeout},
 };
 
 use crate::support::{
-    RedisServer,
+    RawServer, RedisServer,
     proxy::{DroppedReply, Proxy},
 };
 
@@ -31,9 +33,12 @@ const TIMEOUT: Duration = Duration::from_millis(500);
 /// Additional time on a busy machine.
 const SLACK: Duration = Duration::from_millis(400);
 
+fn endpoint(url: &str) -> RedisEndpoint {
+    RedisEndpoint { url: url.into(), username: None, password: None, tls: TlsFiles::default() }
+}
+
 fn connection(url: &str, timeout: Duration) -> Connection {
-    let server = RedisEndpoint { url: url.into(), username: None, password: None, tls: TlsFiles::default() };
-    Connection::new(client(&server).expect("a valid URL"), timeout)
+    Connection::new(client(&endpoint(url)).expect("a valid URL"), timeout)
 }
 
 async fn ping(connection: &Connection) -> Result<String, StoreError> {
@@ -270,4 +275,31 @@ async fn a_server_that_is_loading_is_left() {
     // One a second.
     let most = 2 + begun.elapsed().as_secs();
     assert!((2..=most).contains(&(proxy.accepted() as u64)), "{} connections, at most {most}", proxy.accepted());
+}
+
+/// A server of a cluster that says after `delay` that the one at `port` has all slots.
+fn naming(port: u16, delay: Duration) -> RawServer {
+    RawServer::start(move |mut stream| async move {
+        let mut buffer = [0; 4096];
+        while let Ok(length @ 1..) = stream.read(&mut buffer).await {
+            let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
+            // The client tells its name and version first.
+            let mut reply = "+OK\r\n".repeat(text.matches("SETINFO").count());
+            if text.contains("SLOTS") {
+                sleep(delay).await;
+                write!(reply, "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n").expect("a text");
+            }
+            if stream.write_all(reply.as_bytes()).await.is_err() {
+                return;
+            }
+        }
+    })
+}
+
+#[tokio::test]
+async fn the_map_of_a_cluster_is_that_of_most_servers_and_not_of_the_fastest() {
+    let servers = [(1, 0), (2, 100), (2, 200)].map(|(port, delay)| naming(port, Duration::from_millis(delay)));
+    let endpoints = servers.each_ref().map(|server| endpoint(&format!("redis://127.0.0.1:{}", server.port())));
+    let cluster = Cluster::new(&endpoints).expect("valid addresses");
+    assert_eq!(cluster.owner(0).await.expect("an answer").port, 2);
 }

@@ -2,13 +2,13 @@
 
 use bytes::Bytes;
 use punctual::{
-    message::{Metadata, NewMessage, OnConflict},
+    message::{MAX_METADATA_BYTES, Metadata, NewMessage, OnConflict, RouteLimits},
     store::{
         Death, Partition, StoreError,
         redis::{
             ExternalEntry, ExternalPlace,
             MoveOutcome::{self, Invalid, Left, Taken},
-            RedisStore,
+            PendingCapacity, RedisStore, RouteSettings,
         },
     },
     time::Due,
@@ -224,6 +224,29 @@ async fn an_id_that_waits_anew_while_a_consumer_kept_it_too_long_is_taken() {
     assert!((now - 5000..=now).contains(&due), "{due}");
     let found = bench.store.external_due(&place("take from a delayqueue")).await.expect("a look");
     assert!(found.members.is_empty() && found.next_due.is_none(), "{found:?}");
+}
+
+#[tokio::test]
+async fn there_is_capacity_while_the_largest_message_fits() {
+    let bench = Bench::start().await;
+    // 64 bytes more for times and lengths.
+    let largest = (MAX_PAYLOAD + MAX_METADATA_BYTES + 64) as u64;
+    for (route, bytes, expected) in [("a", largest, PendingCapacity::Free), ("b", largest - 1, PendingCapacity::Full)] {
+        let settings = RouteSettings {
+            name: route.into(),
+            partitions: 1,
+            max_payload: MAX_PAYLOAD,
+            remember: None,
+            limits: RouteLimits { bytes: Some(bytes), ..RouteLimits::default() },
+            flow: None,
+            forwards: false,
+            history: None,
+        };
+        let store = RedisStore::new(bench.store.servers().clone(), PREFIX, [settings]);
+        store.register().await.expect("registered");
+        let partition = Partition { route: route.into(), index: 0, count: 1 };
+        assert_eq!(store.capacity(&partition).await, Ok(expected));
+    }
 }
 
 async fn take(bench: &Bench, scene: &str, batch: &[ExternalEntry]) -> Vec<MoveOutcome> {
