@@ -1,10 +1,12 @@
 //! Members of other programs' keys that are not moved as they are: into a partition that is closed, or because of its size or type.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use punctual::{
-    message::{MAX_METADATA_BYTES, Metadata, NewMessage, OnConflict, RouteLimits},
+    message::{MAX_METADATA_BYTES, MessageId, Metadata, NewMessage, OnConflict, RouteLimits},
     store::{
-        Death, Partition, StoreError,
+        Death, Partition, Store, StoreError,
         redis::{
             ExternalEntry, ExternalPlace,
             MoveOutcome::{self, Invalid, Left, Taken},
@@ -21,6 +23,7 @@ use super::{
     rows::{PREFIX, key},
     scene::{ROUTE, SOURCE, partition},
 };
+use crate::support::claim_request;
 
 /// Bytes beyond which no content is kept.
 const MAX_CONTENT: usize = 16 * 1024 * 1024;
@@ -41,15 +44,7 @@ async fn a_partition_that_is_closed_takes_nothing_and_buries_nothing() {
         assert!(matches!(refused, Err(StoreError::Unavailable { kind: "unregistered", .. })), "{scene}: {refused:?}");
         assert_eq!(bench.dump().await, before, "{scene}");
     }
-    let message = NewMessage {
-        id: ids(&last).remove(0),
-        due: Due::NOW,
-        payload: Bytes::from_static(b"x"),
-        metadata: Metadata::default(),
-        on_conflict: OnConflict::Keep,
-        debounce: None,
-        record: None,
-    };
+    let message = small_message(ids(&last).remove(0));
     let before = bench.dump().await;
     let refused = bench.store.bury(&last, Death::INVALID, &[(message.clone(), "broken".into())]).await;
     assert!(matches!(refused, Err(StoreError::Unavailable { kind: "unregistered", .. })), "{refused:?}");
@@ -226,27 +221,63 @@ async fn an_id_that_waits_anew_while_a_consumer_kept_it_too_long_is_taken() {
     assert!(found.members.is_empty() && found.next_due.is_none(), "{found:?}");
 }
 
+/// Due at once.
+fn small_message(id: MessageId) -> NewMessage {
+    NewMessage {
+        id,
+        due: Due::NOW,
+        on_conflict: OnConflict::Keep,
+        metadata: Metadata::default(),
+        payload: Bytes::from_static(b"x"),
+        debounce: None,
+        record: None,
+    }
+}
+
+/// A store with one route of this name, which has one partition.
+async fn limited(bench: &Bench, name: &str, limits: RouteLimits) -> (RedisStore, Partition) {
+    let settings = RouteSettings {
+        name: name.into(),
+        partitions: 1,
+        max_payload: MAX_PAYLOAD,
+        remember: None,
+        limits,
+        flow: None,
+        forwards: false,
+        history: None,
+    };
+    let store = RedisStore::new(bench.store.servers().clone(), PREFIX, [settings]);
+    store.register().await.expect("registered");
+    (store, Partition { route: name.into(), index: 0, count: 1 })
+}
+
 #[tokio::test]
 async fn there_is_capacity_while_the_largest_message_fits() {
     let bench = Bench::start().await;
     // 64 bytes more for times and lengths.
     let largest = (MAX_PAYLOAD + MAX_METADATA_BYTES + 64) as u64;
-    for (route, bytes, expected) in [("a", largest, PendingCapacity::Free), ("b", largest - 1, PendingCapacity::Full)] {
-        let settings = RouteSettings {
-            name: route.into(),
-            partitions: 1,
-            max_payload: MAX_PAYLOAD,
-            remember: None,
-            limits: RouteLimits { bytes: Some(bytes), ..RouteLimits::default() },
-            flow: None,
-            forwards: false,
-            history: None,
-        };
-        let store = RedisStore::new(bench.store.servers().clone(), PREFIX, [settings]);
-        store.register().await.expect("registered");
-        let partition = Partition { route: route.into(), index: 0, count: 1 };
+    for (name, bytes, expected) in [("a", largest, PendingCapacity::Free), ("b", largest - 1, PendingCapacity::Full)] {
+        let limits = RouteLimits { bytes: Some(bytes), ..RouteLimits::default() };
+        let (store, partition) = limited(&bench, name, limits).await;
         assert_eq!(store.capacity(&partition).await, Ok(expected));
     }
+}
+
+#[tokio::test]
+async fn messages_in_flight_count_for_the_capacity() {
+    let bench = Bench::start().await;
+    let limits = RouteLimits { messages: Some(10), ..RouteLimits::default() };
+    let (store, partition) = limited(&bench, "a", limits).await;
+    for n in 0..10 {
+        assert_eq!(store.capacity(&partition).await, Ok(PendingCapacity::Free), "{n}");
+        let message = small_message(id(&format!("m{n}")));
+        store.schedule(&partition, &[message]).await.expect("scheduled");
+        if n % 2 == 0 {
+            let claimed = store.claim(&partition, claim_request(1, Duration::from_mins(1))).await.expect("claimed");
+            assert_eq!(claimed.messages.len(), 1);
+        }
+    }
+    assert_eq!(store.capacity(&partition).await, Ok(PendingCapacity::Full));
 }
 
 async fn take(bench: &Bench, scene: &str, batch: &[ExternalEntry]) -> Vec<MoveOutcome> {
