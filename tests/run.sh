@@ -320,8 +320,9 @@ if [ "${1:-}" = --full ]; then
     export PUNCTUAL_TEST_FULL=1 PUNCTUAL_SIMULATION=5 PROPTEST_CASES=500
     step "test --full" tests "$@" --include-ignored
 elif [ -n "$running" ]; then
-    step test tests --test it
+    step test tests --test '*'
     step "test of the library" library
+    step "test of the comments" cargo test --locked --doc
 else
     step test tests "$@"
 fi

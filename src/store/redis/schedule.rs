@@ -125,7 +125,8 @@ impl RedisStore {
     }
 
     /// Makes a change that can be repeated. It acts at once, also while other calls wait for replicas. If durability requires it,
-    /// it is then repeated over their connection, and waits for replicas. Returns whether that changed anything.
+    /// it is then repeated over their connection, and waits for replicas. A fence alone would not do: a fail-over between the two
+    /// may have lost the change. Returns whether that changed anything.
     pub(super) async fn run_at_once(&self, partition: &Partition, call: Call) -> Result<bool, StoreError> {
         let is_changed: bool = call.run(&self.servers).await.map_err(unless_closed)?;
         if self.writes.durability().is_none() {
