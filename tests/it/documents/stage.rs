@@ -56,8 +56,9 @@ const CARGO: &str = r#"#!/bin/bash
 [ "$1" = --version ] && exec "$CARGO" --version
 [ "$1" = build ] || { echo "the tests let pages build only" >&2; exit 1; }
 cargo=$CARGO
-# What cargo sets for a test would make it build dependencies anew.
-for name in "${!CARGO_@}"; do [ "$name" = CARGO_HOME ] || unset "$name"; done
+# Variables of the package under test: some build scripts run again when they change. Others, like CARGO_INCREMENTAL, must be
+# those of the build before, or cargo builds everything anew.
+for name in "${!CARGO_PKG_@}" "${!CARGO_MANIFEST_@}"; do unset "$name"; done
 cd "$REPOSITORY" && exec "$cargo" build --quiet --locked --bin punctual --examples
 "#;
 
