@@ -27,6 +27,9 @@ if ! command -v cargo >/dev/null; then
     exit 1
 fi
 
+# Ctrl-C also ends what runs in the background, which does not take it.
+trap 'trap "" TERM; kill 0; exit 130' INT
+
 summary=()
 failed=0
 

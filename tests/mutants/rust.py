@@ -1,0 +1,268 @@
+#!/usr/bin/env python3
+"""Tests of the tests: edits of the code, all in one program, of which one acts at a time.
+
+`tests/run.sh --mutants rust` calls it. cargo-mutants lists the edits, `tests/mutants/switch` writes them into a copy of the code,
+and those that do not compile are left out. Each test tells which edits it reaches. Each edit is tried with the tests that reach it,
+those first that found many in a short time: the library tests (one seed of the simulation), then tests with servers. A test with
+a server that fails is run again, and then without the edit, because a busy machine can be the cause.
+
+Everything is in target/mutants/rust/. A run continues where the last one ended; `--new` begins anew. Exit 0 if no edit is open.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+WORK = ROOT / "target/mutants/rust"
+TREE = WORK / "tree"
+SWITCH = ROOT / "tests/mutants/switch"
+# With servers, of these areas. Tests of examples, pages and clients find little, and take long.
+SERVERS = ("store::", "sinks::", "sources::", "api::", "program::")
+NOT_TRIED = ("own_sink", "examples", "clients", "rabbitmq_migration", "upgrade", "dev::")
+# Seconds of a test alone. Longer ones are not tried.
+LONGEST = {"lib": 5.0, "it": 15.0}
+# Seconds of tests that run in one process.
+TOGETHER = {"lib": 0.3, "it": 3.0}
+OPEN, END = re.compile(rb"/\*<(\d+)\*/"), re.compile(rb"if crate::mutants::on\((\d+)\) \{ return")
+
+
+class Test(NamedTuple):
+    name: str
+    seconds: float
+    reached: frozenset
+
+
+def run(*command, **more):
+    return subprocess.run(command, check=True, **more)
+
+
+def cargo(*arguments, check=True):
+    environment = dict(os.environ, CARGO_TARGET_DIR=str(WORK / "target"))
+    return subprocess.run(["cargo", *arguments], cwd=TREE, env=environment, stdout=subprocess.PIPE, check=check, text=True)
+
+
+def listed():
+    path = WORK / "list.json"
+    if not path.exists():
+        text = run("cargo", "mutants", "--list", "--json", cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout
+        path.write_text(text)
+    return json.loads(path.read_text())
+
+
+def write(left_out):
+    """A copy of the code as it was committed, with all edits but those in `left_out`."""
+    if not TREE.exists():
+        run("git", "clone", "--quiet", "--shared", str(ROOT), str(TREE))
+        (TREE / "target").mkdir()
+        for tools in ("kafka", "clients", "console"):
+            if (ROOT / "target" / tools).exists():
+                (TREE / "target" / tools).symlink_to(ROOT / "target" / tools)
+    run("git", "checkout", "--quiet", "--", "src", cwd=TREE)
+    path = WORK / "left-out.txt"
+    path.write_text("".join(f"{number}\n" for number in sorted(left_out)))
+    program = WORK / "switch/release/punctual-mutants"
+    run("cargo", "build", "--quiet", "--locked", "--release", "--target-dir", str(WORK / "switch"), cwd=SWITCH)
+    without_place = run(str(program), str(TREE), str(WORK / "list.json"), str(path), stdout=subprocess.PIPE, text=True).stdout
+    return {int(number) for number in without_place.split()}
+
+
+def causes(error):
+    """The edits that an error of the compiler is about."""
+    spans = [span for span in error["spans"] if span["file_name"].startswith("src/")]
+    for of_error in ([s for s in spans if s["is_primary"]], [s for c in error["children"] for s in c["spans"]] + spans):
+        found = set()
+        for span in of_error:
+            text, begin, end = (TREE / span["file_name"]).read_bytes(), span["byte_start"], span["byte_end"]
+            best = None
+            for mark in OPEN.finditer(text):
+                if mark.start() > end:
+                    break
+                close = text.index(b"/*%s>*/" % mark[1], mark.end())
+                contains = mark.start() <= begin and close >= end
+                if (contains or (begin <= mark.start() and close <= end)) and (best is None or (not contains, close - mark.start()) < best[0]):
+                    best = ((not contains, close - mark.start()), int(mark[1]))
+            if best:
+                found.add(best[1])
+        if found:
+            return found
+    span = next(span for span in error["spans"] if span["is_primary"])
+    text = (TREE / span["file_name"]).read_bytes()
+    if "non-exhaustive" in error["message"]:
+        # An arm of this `match` cannot be left out.
+        return {int(mark[1]) for mark in list(OPEN.finditer(text, span["byte_end"]))[:1]}
+    # Another type than that of the value before, as with `impl Iterator`.
+    return {int(mark[1]) for mark in list(END.finditer(text, 0, span["byte_start"]))[-1:]}
+
+
+def build(left_out):
+    """Leaves out what does not compile. Returns the test binaries."""
+    kinds = [("check", "--lib"), ("test", "--no-run", "--lib"), ("test", "--no-run", "--test", "it")]
+    binaries = {}
+    while kinds:
+        built = cargo(*kinds[0], "--locked", "--message-format=json", check=False)
+        messages = [json.loads(line) for line in built.stdout.splitlines()]
+        if built.returncode == 0:
+            for message in messages:
+                if message.get("executable") and message["profile"]["test"]:
+                    binaries["it" if message["target"]["name"] == "it" else "lib"] = message["executable"]
+            kinds.pop(0)
+            continue
+        errors = [m["message"] for m in messages if m["reason"] == "compiler-message" and m["message"]["level"] == "error"]
+        wrong = set().union(*(causes(error) for error in errors if error["spans"]))
+        print(f"{len(wrong)} edits do not compile", flush=True)
+        if not wrong - left_out:
+            sys.exit("the rest does not compile either: " + json.dumps(errors)[:2000])
+        left_out |= wrong
+        write(left_out)
+    return binaries
+
+
+def execute(binary, names, environment, limit):
+    """The first test that fails, or nothing, and the seconds."""
+    began = time.time()
+    environment = dict(os.environ, RUST_BACKTRACE="0", PUNCTUAL_SEED="1", **environment)
+    process = subprocess.Popen(
+        [binary, "--exact", "--test-threads=1", *names],
+        cwd=TREE, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+    )
+
+    def end():
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+    ended = threading.Event()
+    timer = threading.Timer(limit, lambda: (ended.set(), end()))
+    timer.start()
+    failed = None
+    for line in process.stdout:
+        if line.startswith(b"test ") and b"... FAILED" in line:
+            failed = line.split()[1].decode()
+            break
+    timer.cancel()
+    # A test that fails may leave servers behind.
+    end()
+    code = process.wait()
+    if failed is None and (code != 0 or ended.is_set()):
+        failed = names[0]
+    return failed, time.time() - began
+
+
+def reached(kind, binary, jobs):
+    """What each test reaches."""
+    path = WORK / f"reached-{kind}.json"
+    if not path.exists():
+        names = subprocess.run([binary, "--list", "--format=terse"], cwd=TREE, stdout=subprocess.PIPE, check=True, text=True).stdout
+        ignored = subprocess.run([binary, "--list", "--format=terse", "--ignored"], cwd=TREE, stdout=subprocess.PIPE, check=True, text=True).stdout
+        names = [line.removesuffix(": test") for line in names.splitlines() if line.endswith(": test") and line not in ignored.splitlines()]
+        if kind == "it":
+            names = [name for name in names if name.startswith(SERVERS) and not any(part in name for part in NOT_TRIED)]
+        (WORK / "reports").mkdir(exist_ok=True)
+
+        def one(name):
+            report = WORK / "reports" / hashlib.sha1(name.encode()).hexdigest()
+            report.unlink(missing_ok=True)
+            failed, seconds = execute(binary, [name], {"PUNCTUAL_MUTANTS_REACHED": str(report)}, 300)
+            numbers = report.read_text().split() if report.exists() and not failed else []
+            return {"name": name, "seconds": seconds, "reached": sorted({int(number) for number in numbers})}
+
+        with ThreadPoolExecutor(jobs) as pool:
+            path.write_text(json.dumps(list(pool.map(one, names))))
+    tests = [Test(row["name"], row["seconds"], frozenset(row["reached"])) for row in json.loads(path.read_text())]
+    return [test for test in tests if test.reached and test.seconds <= LONGEST[kind]]
+
+
+class Trial:
+    """The tests of one kind, on one edit after the other."""
+
+    def __init__(self, kind, binary, tests):
+        self.kind, self.binary, self.tests = kind, binary, tests
+        self.catches, self.lock = {}, threading.Lock()
+
+    def catch(self, number):
+        """The test that fails with this edit."""
+        merit = lambda test: (self.catches.get(test.name, 0) + 0.05) / (test.seconds + 0.05)
+        tests = sorted((test for test in self.tests if number in test.reached), key=merit, reverse=True)
+        environment = {"PUNCTUAL_MUTANT": str(number)}
+        while tests:
+            count, seconds = 1, tests[0].seconds
+            while count < len(tests) and seconds + tests[count].seconds <= TOGETHER[self.kind]:
+                seconds += tests[count].seconds
+                count += 1
+            together, tests = tests[:count], tests[count:]
+            limit = 15 + 5 * seconds
+            failed, _ = execute(self.binary, [test.name for test in together], environment, limit)
+            if failed and self.kind == "it":
+                again = execute(self.binary, [failed], environment, limit)[0]
+                if not again or execute(self.binary, [failed], {}, limit)[0]:
+                    tests, failed = [test for test in together if test.name != failed] + tests, None
+                    # Their order begins anew, without the one that fails on this machine.
+            if failed:
+                with self.lock:
+                    self.catches[failed] = self.catches.get(failed, 0) + 1
+                return failed
+        return None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sample", type=int, default=0, metavar="N", help="only N edits, in the order of a hash of their names")
+    parser.add_argument("--seed", type=int, default=1, help="another order (default 1)")
+    parser.add_argument("--new", action="store_true", help="forget what was tried before")
+    options = parser.parse_args()
+    if options.new:
+        shutil.rmtree(WORK, ignore_errors=True)
+    WORK.mkdir(parents=True, exist_ok=True)
+    mutants = listed()
+    stored = WORK / "left-out.txt"
+    left_out = {int(number) for number in stored.read_text().split()} if stored.exists() else set()
+    without_place = write(left_out)
+    binaries = build(left_out)
+    numbers = [number for number in range(len(mutants)) if number not in left_out | without_place]
+    numbers.sort(key=lambda number: hashlib.sha256(f"{options.seed} {mutants[number]['name']}".encode()).hexdigest())
+    if options.sample:
+        numbers = numbers[: options.sample]
+    results = WORK / "results.txt"
+    caught = {}
+    if results.exists():
+        for line in results.read_text().splitlines():
+            number, kind, test = line.split(" ", 2)
+            caught.setdefault(int(number), {})[kind] = test
+    lock = threading.Lock()
+    jobs = os.cpu_count() or 2
+    for kind, at_once in (("lib", jobs), ("it", 2 * jobs)):
+        trial = Trial(kind, binaries[kind], reached(kind, binaries[kind], at_once))
+        left = [n for n in numbers if kind not in caught.get(n, {}) and all(test == "-" for test in caught.get(n, {}).values())]
+
+        def one(number):
+            test = trial.catch(number) or "-"
+            with lock, results.open("a") as file:
+                caught.setdefault(number, {})[kind] = test
+                file.write(f"{number} {kind} {test}\n")
+
+        with ThreadPoolExecutor(at_once) as pool:
+            list(pool.map(one, left))
+    by_kind = {kind: sum(caught[n].get(kind, "-") != "-" for n in numbers) for kind in ("lib", "it")}
+    still_open = [n for n in numbers if all(test == "-" for test in caught[n].values())]
+    print(f"{len(mutants)} edits: {len(left_out)} do not compile, {len(without_place)} are in constants and other places without a switch")
+    print(f"{len(numbers)} tried: {by_kind['lib']} caught by library tests, {by_kind['it']} by tests with servers, {len(still_open)} open")
+    for number in still_open:
+        print(f"open: {mutants[number]['name']}")
+    sys.exit(1 if still_open else 0)
+
+
+if __name__ == "__main__":
+    main()
