@@ -165,4 +165,11 @@ mod tests {
         assert_eq!((new.metadata.validate(), &new.payload[..]), (Ok(()), &b"p"[..]));
         assert_eq!(new.metadata.headers.get("Punctual-Dead-Error").map(str::len), Some(MAX_ERROR_BYTES));
     }
+
+    #[test]
+    fn a_long_error_ends_before_the_character_that_does_not_fit() {
+        let text = format!("{}é", "x".repeat(MAX_ERROR_BYTES - 1));
+        assert_eq!(header_text(&text), text[..MAX_ERROR_BYTES - 1]);
+        assert_eq!(header_text(&text[1..]), text[1..]);
+    }
 }

@@ -174,3 +174,20 @@ fn preceding(at: UnixMillis) -> UnixMillis {
 fn following(at: UnixMillis) -> UnixMillis {
     UnixMillis::new(at.get().saturating_add(1)).unwrap_or(at)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_end_is_before_another_in_the_order_of_the_list() {
+        let key = |at, index| (UnixMillis::new(at).unwrap(), index, 7);
+        let query = |order| EndedQuery { outcome: None, filter: Filter::default(), order };
+        for (earlier, later) in [(key(1, 1), key(2, 0)), (key(1, 0), key(1, 1))] {
+            for (order, first, last) in [(Order::Ascending, earlier, later), (Order::Descending, later, earlier)] {
+                assert!(query(order).is_before(&first, &last) && !query(order).is_before(&last, &first), "{order:?}");
+                assert!(!query(order).is_before(&first, &first), "{order:?}");
+            }
+        }
+    }
+}

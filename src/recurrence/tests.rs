@@ -165,6 +165,9 @@ fn jitter_delays_by_less_than_it_says_and_equally_on_all_instances() {
     let timetable = rule.check(START).unwrap();
     let delays: BTreeSet<u64> = timetable.following(START).take(100).map(|at| timetable.fires("s", at) - at).collect();
     assert!(delays.len() > 50 && *delays.last().unwrap() <= 30_000, "{delays:?}");
+    let least = Rule { jitter: 1, ..rule.clone() }.check(START).unwrap();
+    let delays: BTreeSet<u64> = least.following(START).take(100).map(|at| least.fires("s", at) - at).collect();
+    assert_eq!(delays, BTreeSet::from([0, 1]));
     let at = timetable.next(START).unwrap();
     assert_eq!(timetable.fires("s", at), timetable.fires("s", at));
     assert_eq!(
@@ -186,6 +189,7 @@ fn mistakes_name_their_field() {
         (r#"{"cron":"@reboot"}"#, "cron", "none of @hourly"),
         (r#"{"cron":"61 * * * *"}"#, "cron", "no cron expression"),
         (r#"{"cron":"* * * * *","time_zone":"Europe/Berlim"}"#, "time_zone", "did you mean `Europe/Berlin`"),
+        (r#"{"every":1000,"time_zone":"Asia/Tokyo"}"#, "time_zone", "is of no use with `every`"),
         (r#"{"cron":"* * * * *","jitter":60000}"#, "jitter", "is not below 1m"),
         (r#"{"every":60000,"jitter":60000}"#, "jitter", "is not below 1m"),
         (r#"{"every":1000,"starts_at":10,"ends_at":10}"#, "ends_at", "is not after"),

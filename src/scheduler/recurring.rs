@@ -71,3 +71,38 @@ pub fn count(id: &MessageId, end: &ClaimEnd) {
         ClaimEnd::Retry { .. } | ClaimEnd::Release { .. } | ClaimEnd::Defer { .. } => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::message::Metadata;
+
+    #[test]
+    fn only_the_message_of_a_schedule_that_was_written_anew_is_read_later() {
+        let end = |id: MessageId, accepted| {
+            let message = StoredMessage {
+                due: UnixMillis::default(),
+                accepted: UnixMillis::new(accepted).unwrap(),
+                metadata: Metadata::default(),
+                payload: Bytes::new(),
+            };
+            let claimed = Claimed {
+                id,
+                body: codec::encode(&message),
+                failures: 0,
+                not_before: UnixMillis::default(),
+                waited: Duration::ZERO,
+                suspect: false,
+                tried: false,
+                crashed_out: false,
+            };
+            readable_later(&claimed, ClaimEnd::Ack)
+        };
+        let (schedule, other) = (MessageId::of_schedule("s").unwrap(), MessageId::parse("m").unwrap());
+        assert!(matches!(end(schedule.clone(), 0), ClaimEnd::Defer { pause: UNREADABLE_PAUSE, sent: Sent::No }));
+        assert!(matches!(end(schedule, 1), ClaimEnd::Ack));
+        assert!(matches!(end(other, 0), ClaimEnd::Ack));
+    }
+}

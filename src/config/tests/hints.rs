@@ -25,7 +25,13 @@ fn a_text_that_is_not_yaml_is_refused_with_a_hint() {
         assert!(problem.starts_with(&format!("{place}: is not YAML: ")), "{yaml}: {problem}");
         assert!(problem.ends_with(hint), "{yaml}: {problem}");
     }
-    for yaml in ["redis: {url: '${A}\n", "sinks:\n  a: {type: http\n  b: {type: http}\n", "redis: [\n"] {
+    for yaml in [
+        "redis: {url: '${A}\n",
+        "redis: ${A}: {\n",
+        "redis: {url: $A\n",
+        "sinks:\n  a: {type: http\n  b: {type: http}\n",
+        "redis: [\n",
+    ] {
         let problem = Setup::new(&[yaml], &[("A", "x")]).problems().remove(0);
         assert!(problem.contains("is not YAML: ") && !problem.contains("; "), "no hint fits: {problem}");
     }

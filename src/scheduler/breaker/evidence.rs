@@ -401,6 +401,7 @@ mod tests {
             fixture.lose(&format!("m{n}"), Some(&name));
         }
         assert!(fixture.evidence.domains.len() <= MAX_DOMAINS);
+        assert_eq!(fixture.evidence.count_down(), fixture.evidence.down().len());
         for n in 0..2 * MAX_LOST {
             fixture.lose(&format!("m{n}"), None);
         }

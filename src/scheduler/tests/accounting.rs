@@ -52,6 +52,21 @@ async fn a_settlement_refused_for_good_is_dropped_with_its_lease() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_settlement_refused_once_is_repeated_within_its_lease() {
+    let store = TestStore::new(1);
+    let sink = FakeSink::good(&store);
+    let policy = Policy { lease: MINUTE, ..policy() };
+    let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    store.set_faults(Faults { wrong_type: true, only: Some("settle"), ..Faults::default() });
+    schedule(&store, ["a"], Duration::ZERO);
+    let begun = Instant::now();
+    sleep(SECOND).await;
+    store.set_faults(Faults::default());
+    until_empty(&store, "r").await;
+    assert!(begun.elapsed() < MINUTE && sink.seen().len() == 1, "{:?}, {:?}", begun.elapsed(), sink.seen());
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_released_is_due_when_it_was_due_before() {
     let store = TestStore::new(1);
     let sink = FakeSink::good(&store);

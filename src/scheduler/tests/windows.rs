@@ -63,14 +63,15 @@ async fn nothing_leaves_after_the_closing_and_what_is_in_flight_ends() {
     let instance = start(&store, &sink, &window);
     let closes = wait(&store, &window);
     schedule(&store, ["in-flight"], closes.saturating_sub(SECOND / 2));
+    schedule(&store, ["at-the-closing"], closes);
     schedule(&store, ["later"], closes + MILLI);
     sleep(closes + 10 * SECOND).await;
     let seen = sink.seen();
     assert_eq!(seen.iter().map(|one| (&*one.id, one.attempt)).collect::<Vec<_>>(), [("in-flight", 1)]);
-    assert_eq!(store.count(&partition("r")), (2, 0, 0), "the retry waits, too");
+    assert_eq!(store.count(&partition("r")), (3, 0, 0), "the retry waits, too");
     sleep(wait(&store, &window) + 100 * MILLI).await;
     let again: Vec<_> = sink.seen()[1..].iter().map(|one| (one.id.clone(), one.attempt)).collect();
-    assert!(again.len() == 2 && again.contains(&("in-flight".into(), 2)), "{again:?}");
+    assert!(again.len() == 3 && again.contains(&("in-flight".into(), 2)), "{again:?}");
     instance.stop().await;
 }
 

@@ -483,8 +483,19 @@ mod tests {
         };
         assert_eq!(intake.until_done(|| call(3)).await, Ok(()));
         assert_eq!(health.get(), (SourceState::Running, Some(failed().to_string())));
+        // Less and less often, and then at the longest interval.
+        let [first, longest] = RETRY_DELAYS;
+        let began = Instant::now();
+        calls.set(0);
+        assert_eq!(intake.until_done(|| call(20)).await, Ok(()));
+        assert!(
+            began.elapsed() > longest * 10 && began.elapsed() < longest * 20,
+            "{:?} from {first:?}",
+            began.elapsed()
+        );
         stop.send_replace(true);
+        calls.set(0);
         assert_eq!(intake.until_done(|| call(9)).await, Err(Stopped));
-        assert_eq!(calls.get(), 4);
+        assert_eq!(calls.get(), 1);
     }
 }

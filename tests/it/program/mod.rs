@@ -104,11 +104,16 @@ pub fn p99(mut values: Vec<u64>) -> u64 {
 
 /// Calls of scripts so far.
 pub async fn script_calls(redis: &RedisServer) -> usize {
+    calls(redis, &["evalsha", "eval"]).await
+}
+
+/// Calls of these commands so far.
+pub async fn calls(redis: &RedisServer, commands: &[&str]) -> usize {
     let stats: String =
         redis::cmd("INFO").arg("commandstats").query_async(&mut redis.connection().await).await.expect("it answers");
-    let calls = |command: &str| -> usize {
+    let calls = |command: &&str| -> usize {
         let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
         line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
     };
-    calls("evalsha") + calls("eval")
+    commands.iter().map(calls).sum()
 }

@@ -112,7 +112,20 @@ async fn ends_of_all_partitions_are_listed_once_each_the_latest_first() {
         assert_eq!(ids.len(), 100, "each once");
         assert!(ends.iter().all(|end| end.outcome == EndOutcome::Delivered && end.status == Some(204)));
     }
-    let partition = &all(&store)[0];
+    // A place is a time or an end: that of this time is listed, the end itself is not.
+    let one = &listed(&queue, 1000).await[50];
+    let partition = &all(&store)[usize::from(one.id.partition(3))];
+    for order in [Order::Ascending, Order::Descending] {
+        let from = store.ends(partition, order, EndPlace::At(one.ended), 1000).await.expect("an answer").ends;
+        let (number, _) = from.iter().find(|(_, end)| end.id == one.id).expect("it ended then");
+        let behind = store.ends(partition, order, EndPlace::Behind(*number), 1000).await.expect("an answer").ends;
+        assert!(behind.iter().all(|(other, _)| if order == Order::Ascending {
+            other > number
+        } else {
+            other < number
+        }));
+        assert!(behind.len() < from.len() && !behind.is_empty());
+    }
     let at = EndPlace::At(UnixMillis::new(1000).expect("a time"));
     let long_ago = store.ends(partition, Order::Descending, at, 10).await;
     assert!(long_ago.expect("an answer").ends.is_empty());

@@ -92,6 +92,10 @@ pub const SINK_MISTAKES: &[(&str, &str)] = &[
         "sinks: {a: {type: redis_list, key: b, url: embedded}}",
         "1.yaml:1:39: sinks.a.url: is not a URL such as redis://",
     ),
+    (
+        "redis: {cluster: {urls: ['redis://a:1']}}\nsinks: {a: {type: redis_list, key: b, url: embedded}}",
+        "1.yaml:2:39: sinks.a.url: is not a URL such as redis://",
+    ),
     ("sinks: {a: {type: kafka, topic: b}}", "1.yaml:1:9: sinks.a.brokers: is missing"),
     ("sinks: {a: {type: kafka, brokers: 'b:1'}}", "1.yaml:1:9: sinks.a.topic: is missing"),
     (

@@ -1,6 +1,7 @@
 //! `cancel` of many messages.
 
 use super::{Scene, lines};
+use crate::program::client::Client;
 
 #[tokio::test]
 async fn many_are_cancelled_after_their_number_was_confirmed() {
@@ -29,6 +30,8 @@ async fn many_are_cancelled_after_their_number_was_confirmed() {
     assert_eq!((some.code, &*some.out), (Some(3), "cancelled 1100 pending messages of web\n"), "{some:?}");
     assert!(some.error.contains("100 of 1200 are not pending"), "{some:?}");
     assert_eq!(pending().await, 0);
+    let counted = Client::of(&scene.punctual).metrics().await.sum("punctual_messages_cancelled_total", &[]);
+    assert_eq!(counted, 1200, "each once, and none that would have been");
     assert_eq!(
         scene.done(&["cancel", "web", "--all"]).await,
         "cancelled 0 pending messages of web\n",
