@@ -16,7 +16,8 @@
 # told otherwise. An input that breaks one is saved there; the ordinary tests try it from then on.
 #
 # `tests/run.sh --mutants [lua|rust]` tests the tests: it makes edits of the scripts in `lua/` and of the code, and runs the tests
-# on each. For the scripts an hour or two, for a sample of the code several. docs/reliability.md has the results.
+# on each. For the scripts an hour or two, for the code a day, or as many edits as PUNCTUAL_MUTANTS says. docs/reliability.md
+# has the results.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
@@ -184,16 +185,14 @@ if [ "${1:-}" = --fuzz ]; then
     finish
 fi
 
-# The part PUNCTUAL_MUTANTS_SHARD of the mutants of cargo-mutants, with the settings of .cargo/mutants.toml: first with the library
-# tests and a few runs of the simulation, then those that are left with the tests of the store and the whole simulation.
+# The mutants of cargo-mutants that .cargo/mutants.toml chooses; PUNCTUAL_MUTANTS=500 tries only so many.
 mutants_of_rust() {
     cargo mutants --version >/dev/null 2>&1 || cargo install --locked cargo-mutants || return
-    mkdir -p target/mutants/rust
-    local run=(cargo mutants --shard "${PUNCTUAL_MUTANTS_SHARD:-0/40}" --output target/mutants/rust)
-    PUNCTUAL_SEED=1 "${run[@]}" || PUNCTUAL_SIMULATION=3 "${run[@]}" --iterate -- --test it -- store:: simulation
+    tests/mutants/rust.py --sample "${PUNCTUAL_MUTANTS:-0}"
 }
 mutants() { # KIND
-    [ "$1" = rust ] || { step python .ci/need python3=python3 && step "mutants of lua/" tests/mutants/lua.py; }
+    step python .ci/need python3=python3
+    [ "$1" = rust ] || step "mutants of lua/" tests/mutants/lua.py
     [ "$1" = lua ] || step "mutants of src/" mutants_of_rust
 }
 if [ "${1:-}" = --mutants ]; then

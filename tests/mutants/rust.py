@@ -161,15 +161,16 @@ def execute(binary, names, environment, limit):
     return failed, time.time() - began
 
 
-def reached(kind, binary, jobs):
+def reached(kind, binary, jobs, servers):
     """What each test reaches."""
-    path = WORK / f"reached-{kind}.json"
+    chosen = "-".join(servers).replace(":", "") if kind == "it" and servers != SERVERS else ""
+    path = WORK / f"reached-{kind}{chosen}.json"
     if not path.exists():
         names = subprocess.run([binary, "--list", "--format=terse"], cwd=TREE, stdout=subprocess.PIPE, check=True, text=True).stdout
         ignored = subprocess.run([binary, "--list", "--format=terse", "--ignored"], cwd=TREE, stdout=subprocess.PIPE, check=True, text=True).stdout
         names = [line.removesuffix(": test") for line in names.splitlines() if line.endswith(": test") and line not in ignored.splitlines()]
         if kind == "it":
-            names = [name for name in names if name.startswith(SERVERS) and not any(part in name for part in NOT_TRIED)]
+            names = [name for name in names if name.startswith(servers) and not any(part in name for part in NOT_TRIED)]
         (WORK / "reports").mkdir(exist_ok=True)
 
         def one(name):
@@ -208,8 +209,8 @@ class Trial:
             if failed and self.kind == "it":
                 again = execute(self.binary, [failed], environment, limit)[0]
                 if not again or execute(self.binary, [failed], {}, limit)[0]:
+                    # The others, without the one that fails on this machine.
                     tests, failed = [test for test in together if test.name != failed] + tests, None
-                    # Their order begins anew, without the one that fails on this machine.
             if failed:
                 with self.lock:
                     self.catches[failed] = self.catches.get(failed, 0) + 1
@@ -221,6 +222,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=int, default=0, metavar="N", help="only N edits, in the order of a hash of their names")
     parser.add_argument("--seed", type=int, default=1, help="another order (default 1)")
+    parser.add_argument("--only", default="", metavar="REGEX", help="only edits with such a name, as cargo mutants --list prints it")
+    parser.add_argument("--servers", nargs="+", default=SERVERS, metavar="PREFIX", help="only these tests with servers")
     parser.add_argument("--new", action="store_true", help="forget what was tried before")
     options = parser.parse_args()
     if options.new:
@@ -232,6 +235,7 @@ def main():
     without_place = write(left_out)
     binaries = build(left_out)
     numbers = [number for number in range(len(mutants)) if number not in left_out | without_place]
+    numbers = [number for number in numbers if re.search(options.only, mutants[number]["name"])]
     numbers.sort(key=lambda number: hashlib.sha256(f"{options.seed} {mutants[number]['name']}".encode()).hexdigest())
     if options.sample:
         numbers = numbers[: options.sample]
@@ -244,7 +248,7 @@ def main():
     lock = threading.Lock()
     jobs = os.cpu_count() or 2
     for kind, at_once in (("lib", jobs), ("it", 2 * jobs)):
-        trial = Trial(kind, binaries[kind], reached(kind, binaries[kind], at_once))
+        trial = Trial(kind, binaries[kind], reached(kind, binaries[kind], at_once, tuple(options.servers)))
         left = [n for n in numbers if kind not in caught.get(n, {}) and all(test == "-" for test in caught.get(n, {}).values())]
 
         def one(number):

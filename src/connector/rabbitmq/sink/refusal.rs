@@ -67,3 +67,26 @@ impl Refusals {
         self.0.lock()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_domain_is_known_until_it_is_removed_and_their_number_is_bounded() {
+        let refusals = Refusals::default();
+        let domain = |n: usize| Domain::from(n.to_string().as_str());
+        refusals.insert(Some(domain(0)));
+        refusals.insert(None);
+        assert!(
+            refusals.contains(Some(&domain(0))) && !refusals.contains(Some(&domain(1))) && !refusals.contains(None)
+        );
+        refusals.remove(None);
+        refusals.remove(Some(&domain(0)));
+        assert!(!refusals.contains(Some(&domain(0))));
+        for n in 0..3 * MAX_REFUSED {
+            refusals.insert(Some(domain(n)));
+            assert!(refusals.contains(Some(&domain(n))) && refusals.lock().len() <= MAX_REFUSED);
+        }
+    }
+}

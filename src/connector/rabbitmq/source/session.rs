@@ -350,17 +350,12 @@ impl Session {
 
     /// Acknowledges messages that are in Redis, and removes them from `waiting`.
     async fn acknowledge(&mut self, indices: &[usize], waiting: &mut BTreeMap<usize, u64>) -> Result<(), SessionEnd> {
-        let mut tags: Vec<u64> = indices.iter().filter_map(|index| waiting.remove(index)).collect();
-        tags.sort_unstable();
+        let tags: Vec<u64> = indices.iter().filter_map(|index| waiting.remove(index)).collect();
         self.held.fetch_sub(tags.len() as u64, Relaxed);
         if self.is_queue_deleted {
             return Ok(());
         }
-        // Each delivery before the first waiting one is acknowledged, rejected, or in `tags`.
-        let first_waiting = waiting.values().next().copied();
-        let single = tags.split_off(tags.partition_point(|tag| first_waiting.is_none_or(|waiting| *tag < waiting)));
-        let multiple = tags.last().map(|tag| (*tag, true));
-        for (tag, multiple) in multiple.into_iter().chain(single.into_iter().map(|tag| (tag, false))) {
+        for (tag, multiple) in acknowledgements(tags, waiting.values().next().copied()) {
             let acknowledging = self.channel.basic_ack(tag, BasicAckOptions { multiple });
             answer(ANSWER_TIMEOUT, acknowledging).await.map_err(SessionEnd::Lost)?;
             self.has_acknowledged = true;
@@ -397,5 +392,27 @@ async fn next_event(consumer: &mut Option<Consumer>) -> Option<lapin::Result<Del
     match consumer {
         Some(consumer) => consumer.next().await,
         None => std::future::pending().await,
+    }
+}
+
+/// The acknowledgements for `tags`, and whether each also is for all deliveries before it. Each delivery before the first waiting one
+/// is acknowledged, rejected, or in `tags`.
+fn acknowledgements(mut tags: Vec<u64>, first_waiting: Option<u64>) -> Vec<(u64, bool)> {
+    tags.sort_unstable();
+    let single = tags.split_off(tags.partition_point(|tag| first_waiting.is_none_or(|waiting| *tag < waiting)));
+    let multiple = tags.last().map(|tag| (*tag, true));
+    multiple.into_iter().chain(single.into_iter().map(|tag| (tag, false))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_acknowledgement_of_several_never_contains_a_waiting_delivery() {
+        assert_eq!(acknowledgements(vec![3, 1, 2], None), [(3, true)]);
+        assert_eq!(acknowledgements(vec![5, 2, 1], Some(3)), [(2, true), (5, false)]);
+        assert_eq!(acknowledgements(vec![6, 5], Some(4)), [(5, false), (6, false)]);
+        assert_eq!(acknowledgements(Vec::new(), Some(4)), []);
     }
 }
