@@ -35,7 +35,8 @@ NOT_TRIED = ("own_sink", "examples", "clients", "rabbitmq_migration", "upgrade",
 LONGEST = {"lib": 5.0, "it": 15.0}
 # Seconds of tests that run in one process.
 TOGETHER = {"lib": 0.3, "it": 3.0}
-OPEN, END = re.compile(rb"/\*<(\d+)\*/"), re.compile(rb"if crate::mutants::on\((\d+)\) \{ return")
+# Where an edit begins; an arm that is left out; another value of a function.
+OPEN, ARM, VALUE = (re.compile(mark) for mark in (rb"/\*<(\d+)\*/", rb"/\*<(\d+)\*/(?:if )?!crate", rb"on\((\d+)\) \{ return"))
 
 
 class Test(NamedTuple):
@@ -48,9 +49,9 @@ def run(*command, **more):
     return subprocess.run(command, check=True, **more)
 
 
-def cargo(*arguments, check=True):
+def cargo(*arguments):
     environment = dict(os.environ, CARGO_TARGET_DIR=str(WORK / "target"))
-    return subprocess.run(["cargo", *arguments], cwd=TREE, env=environment, stdout=subprocess.PIPE, check=check, text=True)
+    return subprocess.run(["cargo", *arguments], cwd=TREE, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
 def listed():
@@ -80,10 +81,11 @@ def write(left_out):
 
 def causes(error):
     """The edits that an error of the compiler is about."""
-    spans = [span for span in error["spans"] if span["file_name"].startswith("src/")]
-    for of_error in ([s for s in spans if s["is_primary"]], [s for c in error["children"] for s in c["spans"]] + spans):
+    further = [span for child in error["children"] for span in child["spans"]] + error["spans"]
+    for spans in ([span for span in error["spans"] if span["is_primary"]], further):
         found = set()
-        for span in of_error:
+        # A span may be in the standard library.
+        for span in (span for span in spans if span["file_name"].startswith("src/")):
             text, begin, end = (TREE / span["file_name"]).read_bytes(), span["byte_start"], span["byte_end"]
             best = None
             for mark in OPEN.finditer(text):
@@ -101,9 +103,9 @@ def causes(error):
     text = (TREE / span["file_name"]).read_bytes()
     if "non-exhaustive" in error["message"]:
         # An arm of this `match` cannot be left out.
-        return {int(mark[1]) for mark in list(OPEN.finditer(text, span["byte_end"]))[:1]}
+        return {int(mark[1]) for mark in list(ARM.finditer(text, span["byte_end"]))[:1]}
     # Another type than that of the value before, as with `impl Iterator`.
-    return {int(mark[1]) for mark in list(END.finditer(text, 0, span["byte_start"]))[-1:]}
+    return {int(mark[1]) for mark in list(VALUE.finditer(text, 0, span["byte_start"]))[-1:]}
 
 
 def build(left_out):
@@ -111,7 +113,7 @@ def build(left_out):
     kinds = [("check", "--lib"), ("test", "--no-run", "--lib"), ("test", "--no-run", "--test", "it")]
     binaries = {}
     while kinds:
-        built = cargo(*kinds[0], "--locked", "--message-format=json", check=False)
+        built = cargo(*kinds[0], "--locked", "--message-format=json")
         messages = [json.loads(line) for line in built.stdout.splitlines()]
         if built.returncode == 0:
             for message in messages:
@@ -189,16 +191,22 @@ def reached(kind, binary, jobs, servers):
 class Trial:
     """The tests of one kind, on one edit after the other."""
 
-    def __init__(self, kind, binary, tests):
+    def __init__(self, kind, binary, tests, seconds):
         self.kind, self.binary, self.tests = kind, binary, tests
+        self.seconds = seconds
         self.catches, self.lock = {}, threading.Lock()
 
-    def catch(self, number):
-        """The test that fails with this edit."""
+    def catch(self, number, file):
+        """The test that fails with this edit of `file`."""
+        began = time.time()
         merit = lambda test: (self.catches.get(test.name, 0) + 0.05) / (test.seconds + 0.05)
-        tests = sorted((test for test in self.tests if number in test.reached), key=merit, reverse=True)
+        # A broker takes seconds to start.
+        brokers = ("kafka", "rabbitmq") if self.kind == "it" else ()
+        others = [name for name in brokers if f"/{name}/" not in file]
+        tests = [test for test in self.tests if number in test.reached and not any(name in test.name for name in others)]
+        tests.sort(key=merit, reverse=True)
         environment = {"PUNCTUAL_MUTANT": str(number)}
-        while tests:
+        while tests and (self.kind == "lib" or time.time() - began < self.seconds):
             count, seconds = 1, tests[0].seconds
             while count < len(tests) and seconds + tests[count].seconds <= TOGETHER[self.kind]:
                 seconds += tests[count].seconds
@@ -224,6 +232,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1, help="another order (default 1)")
     parser.add_argument("--only", default="", metavar="REGEX", help="only edits with such a name, as cargo mutants --list prints it")
     parser.add_argument("--servers", nargs="+", default=SERVERS, metavar="PREFIX", help="only these tests with servers")
+    parser.add_argument("--seconds", type=int, default=45, help="for the tests with servers of one edit (default 45)")
     parser.add_argument("--new", action="store_true", help="forget what was tried before")
     options = parser.parse_args()
     if options.new:
@@ -248,11 +257,11 @@ def main():
     lock = threading.Lock()
     jobs = os.cpu_count() or 2
     for kind, at_once in (("lib", jobs), ("it", 2 * jobs)):
-        trial = Trial(kind, binaries[kind], reached(kind, binaries[kind], at_once, tuple(options.servers)))
+        trial = Trial(kind, binaries[kind], reached(kind, binaries[kind], at_once, tuple(options.servers)), options.seconds)
         left = [n for n in numbers if kind not in caught.get(n, {}) and all(test == "-" for test in caught.get(n, {}).values())]
 
         def one(number):
-            test = trial.catch(number) or "-"
+            test = trial.catch(number, mutants[number]["file"]) or "-"
             with lock, results.open("a") as file:
                 caught.setdefault(number, {})[kind] = test
                 file.write(f"{number} {kind} {test}\n")
