@@ -22,7 +22,6 @@ use super::{
     producers::Producers,
     random::Random,
     routes,
-    store::Shape,
     world::{INSTANCES, World},
     writers::Writers,
 };
@@ -55,8 +54,6 @@ pub struct Clients {
     bases: Vec<String>,
     routes: Vec<&'static str>,
     sources: Vec<&'static str>,
-    /// Whether `produce.lua` is used: not on a cluster.
-    has_script: bool,
     pub writers: Writers,
     pub producers: Producers,
     /// Before each id.
@@ -95,7 +92,6 @@ impl Clients {
             bases: world.bases.clone(),
             routes: world.routes.iter().filter(|route| route.is_plain()).map(|route| route.name).collect(),
             sources: world.routes.iter().filter(|route| route.has_source()).map(|route| route.name).collect(),
-            has_script: world.shape == Shape::Sentinels,
             writers: world.writers.clone(),
             producers: Producers::new(
                 world.brokers.as_ref().map(Brokers::addresses),
@@ -165,7 +161,7 @@ impl Clients {
         let form = match random.between(1, 100) {
             1..=10 => Form::Array,
             11..=25 if flow.is_none() => Form::Raw,
-            26..=40 if self.has_script => Form::Script,
+            26..=40 => Form::Script,
             _ => Form::Single,
         };
         let count = if form == Form::Array { random.between(2, MAX_ARRAY) } else { 1 };

@@ -57,11 +57,12 @@ impl Clients {
     /// Calls the script on the first of the servers that takes writes. The answer has the form of the API.
     pub async fn produce(&self, production: &Production, payload: &str) -> Heard {
         let mut heard = Heard::Refused;
+        let Some(tag) = self.tag(production).await else { return heard };
         for port in self.writers.ports().await {
             let Some(mut link) = connection(port).await else { continue };
-            let produced = timeout(ANSWER, produce(&mut link, production, payload)).await;
+            let produced = timeout(ANSWER, produce(&mut link, &tag, production, payload)).await;
             heard = match produced {
-                Ok(Ok((status, due))) => match self.producers.replicated(&mut link).await {
+                Ok(Ok((status, due))) => match self.producers.replicated(&mut link, &tag).await {
                     Known::Confirmed => Heard::Status(200, json!({ "status": status, "deliver_at": due }).to_string()),
                     Known::Refused => Heard::Refused,
                     Known::Unknown(error) => Heard::Silence(error),
@@ -77,6 +78,24 @@ impl Clients {
             }
         }
         heard
+    }
+
+    /// The hash tag of the partition. `None`: no server tells the number of partitions.
+    async fn tag(&self, Production { route, id, .. }: &Production) -> Option<String> {
+        for port in self.writers.ports().await {
+            let Some(mut link) = connection(port).await else { continue };
+            let mut question = redis::cmd("HGET");
+            question.arg("punctual:routes").arg(route);
+            // Another server of a cluster has the key.
+            let Ok(Ok(registered)) = timeout(ANSWER, question.query_async::<Option<String>>(&mut link)).await else {
+                continue;
+            };
+            let registered: Value = registered.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+            let count = registered["partitions"].as_u64().unwrap_or(1);
+            let index = u64::from(crc32fast::hash(id.as_bytes())) % count;
+            return Some(format!("{{punctual:{route}:{index}/{count}}}"));
+        }
+        None
     }
 
     /// The life of a message that a producer gives to a source. A member of a sorted set is added once: a second one would be
@@ -122,16 +141,13 @@ impl Clients {
 /// Status and due time.
 async fn produce(
     link: &mut redis::aio::MultiplexedConnection,
+    tag: &str,
     production: &Production,
     payload: &str,
 ) -> redis::RedisResult<(String, String)> {
-    let Production { route, id, due, options } = production;
-    let registered: Option<String> = redis::cmd("HGET").arg("punctual:routes").arg(route).query_async(link).await?;
-    let registered: Value = registered.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
-    let count = registered["partitions"].as_u64().unwrap_or(1);
-    let index = u64::from(crc32fast::hash(id.as_bytes())) % count;
+    let Production { id, due, options, .. } = production;
     let mut call = PRODUCE.prepare_invoke();
-    call.key(format!("{{punctual:{route}:{index}/{count}}}:pending")).arg(1).arg(id).arg(due).arg(payload).arg(options);
+    call.key(format!("{tag}:pending")).arg(1).arg(id).arg(due).arg(payload).arg(options);
     let (status, _, due): (String, String, i64) = call.invoke_async(link).await?;
     Ok((status, jiff::Timestamp::from_millisecond(due).expect("a time").to_string()))
 }

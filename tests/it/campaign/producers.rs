@@ -27,7 +27,7 @@ pub const INPUT: &str = "campaign-in";
 pub const SET: &str = "campaign:set";
 /// The queue of the Go library, in seconds.
 pub const QUEUE: &str = "campaign";
-/// The key that is written before `WAIT`.
+/// Begin of the key that is written before `WAIT`.
 const FENCE: &str = "campaign:fence";
 /// For one answer of a system.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -119,7 +119,7 @@ impl Producers {
             }
             let written = timeout(ANSWER, pipe.exec_async(&mut link)).await;
             known = match written {
-                Ok(Ok(())) => self.replicated(&mut link).await,
+                Ok(Ok(())) => self.replicated(&mut link, "").await,
                 Ok(Err(error)) if is_refusal(&error) => Known::Refused,
                 Ok(Err(error)) => Known::Unknown(error.to_string()),
                 Err(_) => Known::Unknown("no answer".into()),
@@ -132,10 +132,10 @@ impl Producers {
     }
 
     /// Waits until all replicas have what this connection has read or written. WAIT counts the last write of its connection: a
-    /// call that finds its message has none.
-    pub async fn replicated(&self, link: &mut MultiplexedConnection) -> Known {
+    /// call that finds its message has none. `tag`: the hash tag of what was written, on a cluster.
+    pub async fn replicated(&self, link: &mut MultiplexedConnection, tag: &str) -> Known {
         let mut pipe = redis::pipe();
-        pipe.cmd("SET").arg(FENCE).arg("").ignore().cmd("WAIT").arg(self.replicas).arg(REPLICATED);
+        pipe.cmd("SET").arg(format!("{FENCE}{tag}")).arg("").ignore().cmd("WAIT").arg(self.replicas).arg(REPLICATED);
         match timeout(ANSWER, pipe.query_async::<(usize,)>(link)).await {
             Ok(Ok((replicas,))) if replicas >= self.replicas => Known::Confirmed,
             other => Known::Unknown(format!("on the primary alone: {other:?}")),
@@ -151,10 +151,12 @@ pub async fn connection(port: u16) -> Option<MultiplexedConnection> {
 
 /// Whether the server has taken nothing.
 pub fn is_refusal(error: &redis::RedisError) -> bool {
+    let is_elsewhere = matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN"));
     let text = error.to_string();
-    ["OOM", "READONLY", "ReadOnly", "LOADING", "BusyLoading", "MASTERDOWN", "MasterDown", "refused"]
-        .iter()
-        .any(|word| text.contains(word))
+    is_elsewhere
+        || ["OOM", "READONLY", "ReadOnly", "LOADING", "BusyLoading", "MASTERDOWN", "MasterDown", "refused"]
+            .iter()
+            .any(|word| text.contains(word))
 }
 
 /// One connection. Its channel has one message that is not confirmed.
