@@ -16,8 +16,8 @@
 # told otherwise. An input that breaks one is saved there; the ordinary tests try it from then on.
 #
 # `tests/run.sh --mutants [lua|rust]` tests the tests: it makes edits of the scripts in `lua/` and of the code, and runs the tests
-# on each. For the scripts an hour or two, for the code a day, or as many edits as PUNCTUAL_MUTANTS says. docs/reliability.md
-# has the results.
+# on each. Scripts take an hour or two. 700 edits of the code take two hours, all 4,999 about fourteen; PUNCTUAL_MUTANTS=700 limits
+# their number. docs/reliability.md has the results.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
@@ -185,7 +185,7 @@ if [ "${1:-}" = --fuzz ]; then
     finish
 fi
 
-# The mutants of cargo-mutants that .cargo/mutants.toml chooses; PUNCTUAL_MUTANTS=500 tries only so many.
+# Edits of the files in .cargo/mutants.toml. PUNCTUAL_MUTANTS is their maximum number.
 mutants_of_rust() {
     cargo mutants --version >/dev/null 2>&1 || cargo install --locked cargo-mutants || return
     tests/mutants/rust.py --sample "${PUNCTUAL_MUTANTS:-0}"

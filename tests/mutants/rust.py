@@ -18,6 +18,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -51,32 +52,36 @@ def run(*command, **more):
 
 def cargo(*arguments):
     environment = dict(os.environ, CARGO_TARGET_DIR=str(WORK / "target"))
-    return subprocess.run(["cargo", *arguments], cwd=TREE, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    return subprocess.run(["cargo", *arguments], cwd=TREE, env=environment, text=True, **quiet)
+
+
+def copy():
+    """The code as it was committed, beside the tools that tests use."""
+    if TREE.exists():
+        return
+    run("git", "clone", "--quiet", "--shared", str(ROOT), str(TREE))
+    (TREE / "target").mkdir()
+    for tools in ("kafka", "clients", "console"):
+        if (ROOT / "target" / tools).exists():
+            (TREE / "target" / tools).symlink_to(ROOT / "target" / tools)
 
 
 def listed():
     path = WORK / "list.json"
     if not path.exists():
-        text = run("cargo", "mutants", "--list", "--json", cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout
-        path.write_text(text)
+        path.write_text(run("cargo", "mutants", "--list", "--json", cwd=TREE, stdout=subprocess.PIPE, text=True).stdout)
     return json.loads(path.read_text())
 
 
 def write(left_out):
-    """A copy of the code as it was committed, with all edits but those in `left_out`."""
-    if not TREE.exists():
-        run("git", "clone", "--quiet", "--shared", str(ROOT), str(TREE))
-        (TREE / "target").mkdir()
-        for tools in ("kafka", "clients", "console"):
-            if (ROOT / "target" / tools).exists():
-                (TREE / "target" / tools).symlink_to(ROOT / "target" / tools)
+    """Writes all edits but those in `left_out` into the copy. Returns those that have no place there."""
     run("git", "checkout", "--quiet", "--", "src", cwd=TREE)
-    path = WORK / "left-out.txt"
+    path, switch = WORK / "left-out.txt", WORK / "switch"
     path.write_text("".join(f"{number}\n" for number in sorted(left_out)))
-    program = WORK / "switch/release/punctual-mutants"
-    run("cargo", "build", "--quiet", "--locked", "--release", "--target-dir", str(WORK / "switch"), cwd=SWITCH)
-    without_place = run(str(program), str(TREE), str(WORK / "list.json"), str(path), stdout=subprocess.PIPE, text=True).stdout
-    return {int(number) for number in without_place.split()}
+    run("cargo", "build", "--quiet", "--locked", "--release", "--target-dir", str(switch), cwd=SWITCH)
+    command = (str(switch / "release/punctual-mutants"), str(TREE), str(WORK / "list.json"), str(path))
+    return {int(number) for number in run(*command, stdout=subprocess.PIPE, text=True).stdout.split()}
 
 
 def causes(error):
@@ -86,17 +91,19 @@ def causes(error):
         found = set()
         # A span may be in the standard library.
         for span in (span for span in spans if span["file_name"].startswith("src/")):
-            text, begin, end = (TREE / span["file_name"]).read_bytes(), span["byte_start"], span["byte_end"]
+            text, first, last = (TREE / span["file_name"]).read_bytes(), span["byte_start"], span["byte_end"]
             best = None
             for mark in OPEN.finditer(text):
-                if mark.start() > end:
+                if mark.start() > last:
                     break
                 close = text.index(b"/*%s>*/" % mark[1], mark.end())
-                contains = mark.start() <= begin and close >= end
-                if (contains or (begin <= mark.start() and close <= end)) and (best is None or (not contains, close - mark.start()) < best[0]):
-                    best = ((not contains, close - mark.start()), int(mark[1]))
+                contains = mark.start() <= first and close >= last
+                # The innermost edit around the error, or the smallest within it.
+                fit = (not contains, close - mark.start(), int(mark[1]))
+                if contains or (first <= mark.start() and close <= last):
+                    best = min(best or fit, fit)
             if best:
-                found.add(best[1])
+                found.add(best[2])
         if found:
             return found
     span = next(span for span in error["spans"] if span["is_primary"])
@@ -131,48 +138,66 @@ def build(left_out):
     return binaries
 
 
+def end(process, directory):
+    """Kills a test, and what it left behind: an embedded Redis outlives a killed parent."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if Path(os.readlink(entry / "cwd")).is_relative_to(directory):
+                os.kill(int(entry.name), signal.SIGKILL)
+        except OSError:
+            # It has ended, or belongs to another user.
+            continue
+
+
 def execute(binary, names, environment, limit):
     """The first test that fails, or nothing, and the seconds."""
-    began = time.time()
-    environment = dict(os.environ, RUST_BACKTRACE="0", PUNCTUAL_SEED="1", **environment)
-    process = subprocess.Popen(
-        [binary, "--exact", "--test-threads=1", *names],
-        cwd=TREE, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-    )
-
-    def end():
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-
-    ended = threading.Event()
-    timer = threading.Timer(limit, lambda: (ended.set(), end()))
-    timer.start()
-    failed = None
-    for line in process.stdout:
-        if line.startswith(b"test ") and b"... FAILED" in line:
-            failed = line.split()[1].decode()
-            break
-    timer.cancel()
-    # A test that fails may leave servers behind.
-    end()
-    code = process.wait()
-    if failed is None and (code != 0 or ended.is_set()):
+    began, failed, late = time.time(), None, threading.Event()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+        environment = dict(os.environ, RUST_BACKTRACE="0", PUNCTUAL_SEED="1", TMPDIR=directory, **environment)
+        process = subprocess.Popen(
+            [binary, "--exact", "--test-threads=1", *names], cwd=TREE, env=environment, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )
+        timer = threading.Timer(limit, lambda: (late.set(), end(process, directory)))
+        timer.start()
+        with process.stdout:
+            for line in process.stdout:
+                if line.startswith(b"test ") and b"... FAILED" in line:
+                    failed = line.split()[1].decode()
+                    break
+        timer.cancel()
+        # Its result is known when all tests have passed or one has failed.
+        code = None if failed else process.wait()
+        end(process, directory)
+        process.wait()
+    if failed is None and (code != 0 or late.is_set()):
         failed = names[0]
     return failed, time.time() - began
 
 
+def names(binary, *options):
+    command = (binary, "--list", "--format=terse", *options)
+    lines = run(*command, cwd=TREE, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    return [line.removesuffix(": test") for line in lines if line.endswith(": test")]
+
+
+def chosen(kind, servers):
+    """In the names of files, if only some of the tests with servers run."""
+    return "-" + "-".join(servers).replace(":", "") if kind == "it" and servers != SERVERS else ""
+
+
 def reached(kind, binary, jobs, servers):
     """What each test reaches."""
-    chosen = "-".join(servers).replace(":", "") if kind == "it" and servers != SERVERS else ""
-    path = WORK / f"reached-{kind}{chosen}.json"
+    path = WORK / f"reached-{kind}{chosen(kind, servers)}.json"
     if not path.exists():
-        names = subprocess.run([binary, "--list", "--format=terse"], cwd=TREE, stdout=subprocess.PIPE, check=True, text=True).stdout
-        ignored = subprocess.run([binary, "--list", "--format=terse", "--ignored"], cwd=TREE, stdout=subprocess.PIPE, check=True, text=True).stdout
-        names = [line.removesuffix(": test") for line in names.splitlines() if line.endswith(": test") and line not in ignored.splitlines()]
+        ignored = set(names(binary, "--ignored"))
+        tests = [name for name in names(binary) if name not in ignored]
         if kind == "it":
-            names = [name for name in names if name.startswith(servers) and not any(part in name for part in NOT_TRIED)]
+            tests = [name for name in tests if name.startswith(servers) and not any(part in name for part in NOT_TRIED)]
         (WORK / "reports").mkdir(exist_ok=True)
 
         def one(name):
@@ -183,7 +208,7 @@ def reached(kind, binary, jobs, servers):
             return {"name": name, "seconds": seconds, "reached": sorted({int(number) for number in numbers})}
 
         with ThreadPoolExecutor(jobs) as pool:
-            path.write_text(json.dumps(list(pool.map(one, names))))
+            path.write_text(json.dumps(list(pool.map(one, tests))))
     tests = [Test(row["name"], row["seconds"], frozenset(row["reached"])) for row in json.loads(path.read_text())]
     return [test for test in tests if test.reached and test.seconds <= LONGEST[kind]]
 
@@ -230,7 +255,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=int, default=0, metavar="N", help="only N edits, in the order of a hash of their names")
     parser.add_argument("--seed", type=int, default=1, help="another order (default 1)")
-    parser.add_argument("--only", default="", metavar="REGEX", help="only edits with such a name, as cargo mutants --list prints it")
+    parser.add_argument("--only", default="", metavar="REGEX", help="only edits with such a name in cargo mutants --list")
     parser.add_argument("--servers", nargs="+", default=SERVERS, metavar="PREFIX", help="only these tests with servers")
     parser.add_argument("--seconds", type=int, default=45, help="for the tests with servers of one edit (default 45)")
     parser.add_argument("--new", action="store_true", help="forget what was tried before")
@@ -238,6 +263,7 @@ def main():
     if options.new:
         shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir(parents=True, exist_ok=True)
+    copy()
     mutants = listed()
     stored = WORK / "left-out.txt"
     left_out = {int(number) for number in stored.read_text().split()} if stored.exists() else set()
@@ -248,30 +274,29 @@ def main():
     numbers.sort(key=lambda number: hashlib.sha256(f"{options.seed} {mutants[number]['name']}".encode()).hexdigest())
     if options.sample:
         numbers = numbers[: options.sample]
-    results = WORK / "results.txt"
-    caught = {}
-    if results.exists():
-        for line in results.read_text().splitlines():
-            number, kind, test = line.split(" ", 2)
-            caught.setdefault(int(number), {})[kind] = test
-    lock = threading.Lock()
+    servers, caught, lock = tuple(options.servers), {number: {} for number in numbers}, threading.Lock()
     jobs = os.cpu_count() or 2
     for kind, at_once in (("lib", jobs), ("it", 2 * jobs)):
-        trial = Trial(kind, binaries[kind], reached(kind, binaries[kind], at_once, tuple(options.servers)), options.seconds)
-        left = [n for n in numbers if kind not in caught.get(n, {}) and all(test == "-" for test in caught.get(n, {}).values())]
+        results = WORK / f"results-{kind}{chosen(kind, servers)}.txt"
+        for line in results.read_text().splitlines() if results.exists() else []:
+            number, test = line.split(" ", 1)
+            if int(number) in caught:
+                caught[int(number)][kind] = test
+        trial = Trial(kind, binaries[kind], reached(kind, binaries[kind], at_once, servers), options.seconds)
 
         def one(number):
             test = trial.catch(number, mutants[number]["file"]) or "-"
             with lock, results.open("a") as file:
-                caught.setdefault(number, {})[kind] = test
-                file.write(f"{number} {kind} {test}\n")
+                caught[number][kind] = test
+                file.write(f"{number} {test}\n")
 
+        left = [number for number in numbers if kind not in caught[number] and set(caught[number].values()) <= {"-"}]
         with ThreadPoolExecutor(at_once) as pool:
             list(pool.map(one, left))
     by_kind = {kind: sum(caught[n].get(kind, "-") != "-" for n in numbers) for kind in ("lib", "it")}
-    still_open = [n for n in numbers if all(test == "-" for test in caught[n].values())]
-    print(f"{len(mutants)} edits: {len(left_out)} do not compile, {len(without_place)} are in constants and other places without a switch")
-    print(f"{len(numbers)} tried: {by_kind['lib']} caught by library tests, {by_kind['it']} by tests with servers, {len(still_open)} open")
+    still_open = [number for number in numbers if set(caught[number].values()) <= {"-"}]
+    print(f"{len(mutants)} edits: {len(left_out)} do not compile, {len(without_place)} have no place for a switch")
+    print(f"{len(numbers)} tried: {by_kind['lib']} caught by library tests, {by_kind['it']} by tests with servers")
     for number in still_open:
         print(f"open: {mutants[number]['name']}")
     sys.exit(1 if still_open else 0)

@@ -191,6 +191,10 @@ fn split(text: &str, word: &str, placeholders: &mut impl Iterator<Item = Part>) 
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+
+    use percent_encoding::percent_decode_str;
+
     use super::*;
 
     fn template(text: &str) -> UrlTemplate {
@@ -260,6 +264,34 @@ mod tests {
             let error = rendered(text, ".", &["**"]).expect_err(text);
             assert!(error.contains("segment `.`"), "{error}");
         }
+    }
+
+    #[test]
+    fn no_path_has_a_dot_segment_however_it_is_put_together() {
+        let is_dot = |segment: &str| matches!(&*Cow::from(percent_decode_str(segment)), b"." | b"..");
+        let texts = ["", ".", "..", "%2e", "%2E.", ".%2e", "%2E%2e", "/", "/.", "./", "a", "%2f", "%5c", "\\", "%00"];
+        let mut sent = 0;
+        for n in 0..texts.len().pow(3) {
+            let [before, between, after] =
+                [1, texts.len(), texts.len().pow(2)].map(|step| texts[n / step % texts.len()]);
+            let text = format!("https://h/x/{before}{{key}}{between}/{{header:x-a}}{after}/y");
+            let Ok(template) = UrlTemplate::parse(&text) else { continue };
+            for key in texts {
+                let metadata = Metadata {
+                    key: Some(key.into()),
+                    headers: [("X-A".to_owned(), "a".to_owned())].into(),
+                    ..Metadata::default()
+                };
+                for template in [template.clone(), template.clone().with_slashes()] {
+                    let Ok(url) = template.render_allowed(&Allow::new(["**"]).unwrap(), "r", &metadata) else {
+                        continue;
+                    };
+                    sent += 1;
+                    assert!(!url.path().split('/').any(is_dot), "{text} with `{key}`: {url}");
+                }
+            }
+        }
+        assert!(sent > 1000, "{sent}");
     }
 
     #[test]

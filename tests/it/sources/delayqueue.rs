@@ -94,10 +94,9 @@ async fn a_message_is_tried_once_more_than_its_retries_and_bodies_do_not_expire(
     let left: u64 = redis::cmd("ZCARD").arg("dp:jobs:pending").query_async(&mut raw).await.unwrap();
     let status = client.call("GET", "/v1/sources", "").await.json["sources"][0].clone();
     assert_eq!((left, &status["depth"], &status["state"]), (1, &json!(1), &json!("running")));
-    // A scan ends, and the next one comes minutes later.
-    let before = calls(&redis, &["lrange"]).await;
-    sleep(Duration::from_millis(500)).await;
-    assert_eq!(calls(&redis, &["lrange"]).await, before);
+    // A run makes 18 calls. A scan that has no end makes thousands a second.
+    let scans = calls(&redis, &["lrange"]).await;
+    assert!(scans < 200, "{scans} calls of LRANGE");
 }
 
 async fn publish(raw: &mut MultiplexedConnection, id: &str, due: u64, retries: &str) {
