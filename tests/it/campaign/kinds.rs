@@ -98,11 +98,10 @@ impl Kind {
         }
     }
 
-    /// Whether it can be caused in this Redis. A clock that steps, a network and a primary that is cut off need the proxies and the
-    /// clock of the other one.
+    /// Whether it can be caused in this Redis. Servers of a cluster reach each other without a proxy.
     pub fn suits(self, shape: Shape) -> bool {
         match self {
-            Self::Network | Self::CutOff | Self::Clock => shape == Shape::Sentinels,
+            Self::CutOff => shape == Shape::Sentinels,
             Self::Slots => shape == Shape::Cluster,
             _ => true,
         }

@@ -9,8 +9,8 @@ use tokio::{
 };
 
 use super::{
-    broker_faults, clock, endpoint::Behaviour, instances, primaries, random::Random, redis_faults, world::INSTANCES,
-    world::World,
+    broker_faults, clock, endpoint::Behaviour, instances, primaries, random::Random, redis_faults, store::Shape,
+    world::INSTANCES, world::World,
 };
 pub use super::{
     caused::{Caused, Faults, counts},
@@ -87,7 +87,7 @@ fn draw(random: &mut Random, kind: Kind, at: u64) -> Planned {
 pub async fn run(plan: &[Planned], world: &World, faults: &Faults) {
     let (begun, base) = (Instant::now(), clock::offset());
     let steps = plan.iter().filter(|planned| planned.kind == Kind::Clock);
-    clock::expect(steps.map(|planned| redis_faults::offset(planned, base)));
+    clock::expect(steps.map(|planned| redis_faults::offset(planned, base, world.shape)));
     let causing = join_all(plan.iter().map(|planned| async move {
         sleep_until(begun + planned.at).await;
         cause(planned, world, faults, base).await;
@@ -161,10 +161,13 @@ async fn to_network(planned: &Planned, world: &World, faults: &Faults) {
     };
     let (turn, paths, instance, detail): (_, Vec<&Proxy>, _, _) = match (planned.kind, &world.brokers) {
         (Kind::Network, _) => {
-            // A cluster has no such network.
-            let Some(network) = world.networks.get(planned.instance) else { return };
+            let network = &world.networks[planned.instance];
             let is_all = random.chance(60);
-            let detail = if is_all { "" } else { ", not to the sentinels" };
+            let detail = match world.shape {
+                _ if is_all => "",
+                Shape::Sentinels => ", not to the sentinels",
+                Shape::Cluster => ", to the first half of the servers",
+            };
             (&network.turn, network.paths(is_all), Some(planned.instance), detail)
         }
         (Kind::RabbitMqNetwork, Some(brokers)) => (world.turn(planned.kind), vec![&brokers.rabbitmq_path], None, ""),

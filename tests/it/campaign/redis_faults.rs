@@ -5,7 +5,14 @@ use std::time::Duration;
 use redis::Cmd;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{caused::Faults, clock, kinds::Kind, nemesis::Planned, store::USER, world::World};
+use super::{
+    caused::Faults,
+    clock,
+    kinds::Kind,
+    nemesis::Planned,
+    store::{Shape, USER},
+    world::World,
+};
 
 /// Between two repetitions of a fault that is repeated while it lasts.
 const REPEAT: Duration = Duration::from_millis(150);
@@ -32,8 +39,10 @@ const RIGHTS: [&str; 16] = [
     "zrangebyscore",
     "script|load",
 ];
-/// Steps of the clock go up to this offset from the one at the beginning of a round, in milliseconds.
-const MAX_STEP: u64 = 300_000;
+/// Steps of the clock go up to one of these offsets from the one at the beginning of a round, in milliseconds. Servers of a cluster
+/// find each other down by this clock: after a step back of minutes they would replace no primary for as long.
+const STEPS: [u64; 4] = [1000, 10_000, 90_000, 300_000];
+const STEPS_OF_CLUSTERS: [u64; 2] = [1000, 10_000];
 
 /// Scripts that are forgotten, or clients that are disconnected, again and again.
 pub async fn repeat(planned: &Planned, world: &World, faults: &Faults, commands: &[&[&str]]) {
@@ -87,9 +96,12 @@ async fn restore(world: &World, kind: Kind) {
 }
 
 /// The offset at the end of a step, in milliseconds.
-pub fn offset(planned: &Planned, base: i64) -> i64 {
+pub fn offset(planned: &Planned, base: i64, shape: Shape) -> i64 {
     let mut random = planned.random.clone();
-    let most = random.pick(&[1000, 10_000, 90_000, MAX_STEP]);
+    let most = match shape {
+        Shape::Sentinels => random.pick(&STEPS),
+        Shape::Cluster => random.pick(&STEPS_OF_CLUSTERS),
+    };
     let step = i64::try_from(random.between(0, most)).expect("minutes");
     if random.chance(50) { base + step } else { base - step }
 }
@@ -97,7 +109,7 @@ pub fn offset(planned: &Planned, base: i64) -> i64 {
 /// While a primary is replaced, no step goes forwards: replicas would count it as time without their primary, and the sentinels
 /// would promote none of them.
 pub fn step_clock(planned: &Planned, world: &World, faults: &Faults, base: i64) {
-    let (from, to) = (clock::offset(), offset(planned, base));
+    let (from, to) = (clock::offset(), offset(planned, base, world.shape));
     let replacing = world.redis.try_lock();
     if to > from && replacing.is_err() {
         return;

@@ -91,16 +91,10 @@ impl World {
         let replicas = if settings.is_durable { redis.replicas() } else { 0 };
         let (mut networks, mut configurations, mut instances) = (Vec::new(), Vec::new(), Vec::new());
         for instance in 0..INSTANCES {
-            let address = match &redis {
-                Store::Sentinels(redis) => {
-                    networks.push(Network::start(redis));
-                    networks[networks.len() - 1].setting()
-                }
-                Store::Cluster(cluster) => cluster.setting(),
-            };
+            let network = Network::start(&redis);
             let configuration = Configuration {
                 instance,
-                redis: address,
+                redis: network.setting.clone(),
                 replicas,
                 endpoint: endpoint_path.port(),
                 sinks: sinks.clone(),
@@ -111,6 +105,7 @@ impl World {
             let text = configuration.text(Age::Current);
             instances.push(Punctual::start_program(settings.program.clone(), &text).await);
             configurations.push(configuration);
+            networks.push(network);
         }
         Self {
             bases: instances.iter().map(|instance| instance.url("")).collect(),

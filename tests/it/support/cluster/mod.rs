@@ -38,21 +38,21 @@ pub enum FailOver {
 
 impl ClusterRedis {
     pub async fn start() -> Self {
-        Self::start_with(None, &[]).await
+        Self::start_with(None, &[], &[]).await
     }
 
-    /// The servers have these settings, as on their command line.
-    pub async fn start_set(settings: &[&str]) -> Self {
-        Self::start_with(None, settings).await
+    /// The servers have these settings, as on their command line, and environment variables.
+    pub async fn start_set(settings: &[&str], environment: &[(String, String)]) -> Self {
+        Self::start_with(None, settings, environment).await
     }
 
     /// The servers take TLS alone, with certificates of `authority`, and are named by their host to clients.
     pub async fn start_encrypted(authority: &Authority) -> Self {
-        Self::start_with(Some(authority), &[]).await
+        Self::start_with(Some(authority), &[], &[]).await
     }
 
-    async fn start_with(authority: Option<&Authority>, settings: &[&str]) -> Self {
-        let nodes = join_all((0..2 * PRIMARIES).map(|_| Node::start(authority, settings))).await;
+    async fn start_with(authority: Option<&Authority>, settings: &[&str], environment: &[(String, String)]) -> Self {
+        let nodes = join_all((0..2 * PRIMARIES).map(|_| Node::start(authority, settings, environment))).await;
         let cluster =
             Self { nodes, address: if authority.is_some() { "rediss://localhost" } else { "redis://127.0.0.1" } };
         cluster.form().await.expect("a new node does as it is asked");

@@ -29,8 +29,8 @@ pub struct Seen {
 
 impl Node {
     /// Knows no other one. With an authority it takes TLS alone, and is named `localhost` to clients; without one
-    /// it has more settings.
-    pub async fn start(authority: Option<&Authority>, more: &[&str]) -> Self {
+    /// it has more settings, and environment variables.
+    pub async fn start(authority: Option<&Authority>, more: &[&str], environment: &[(String, String)]) -> Self {
         let bus = Port::reserve();
         let bus_port = bus.number().to_string();
         // Without a delay for further replicas, and with a cluster of its own.
@@ -54,7 +54,7 @@ impl Node {
         ];
         let server = match authority {
             Some(authority) => RedisServer::start_encrypted(&[&settings[..], &named].concat(), authority).await,
-            None => RedisServer::start_with(&[&settings[..], more].concat()).await,
+            None => RedisServer::start_on(Port::reserve(), &[&settings[..], more].concat(), environment).await,
         };
         let mut node = Self { server, id: String::new(), is_frozen: false, bus };
         node.id = node.ask(&["MYID"]).await.expect("an id");

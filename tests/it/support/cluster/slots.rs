@@ -44,7 +44,7 @@ impl ClusterRedis {
 
     /// Adds a primary without slots, and a replica of it; returns the place of the primary.
     pub async fn add_primary(&mut self) -> usize {
-        let (primary, replica) = tokio::join!(Node::start(None, &[]), Node::start(None, &[]));
+        let (primary, replica) = tokio::join!(Node::start(None, &[], &[]), Node::start(None, &[], &[]));
         self.nodes.extend([primary, replica]);
         let [old @ .., primary, replica] = &self.nodes[..] else { unreachable!("two were added") };
         for new in [primary, replica] {
