@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{sink::Act, *};
-use crate::scheduler::BreakerState;
+use crate::{message::DeadReason, scheduler::BreakerState};
 
 /// A sink that is unreachable while the flag is set.
 fn flapping(store: &Arc<TestStore>, delay: Duration) -> (Arc<FakeSink>, Arc<AtomicBool>) {
@@ -64,6 +64,27 @@ async fn probes_are_one_a_second_over_all_routes_each_with_another_message() {
         assert!(probes.iter().filter(|probe| probe.id == id).count() >= 2, "{id} had its turns: {probes:?}");
     }
     assert_eq!(store.failures(&partition("r"), "r-a"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_cannot_be_sent_is_dead_at_once_and_proves_nothing() {
+    let store = TestStore::new(1);
+    let sink = FakeSink::new(&store, |delivery| {
+        let outcome = Outcome::Unsendable { error: "too large".into() };
+        Act::report(if delivery.id.as_str() == "bad" { outcome } else { unavailable() })
+    });
+    let breaker = Breaker::new("down");
+    let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &breaker), policy())]);
+    schedule(&store, numbered(20), Duration::ZERO);
+    until("it is open", || breaker.status().state == BreakerState::Open).await;
+    store.schedule(&partition("r"), "bad", Duration::ZERO, Metadata::default());
+    sleep(MINUTE).await;
+    assert_eq!(breaker.status().state, BreakerState::Open);
+    let seen: Vec<_> = sink.seen().into_iter().filter(|seen| seen.at.elapsed() < MINUTE).collect();
+    let bad = seen.iter().position(|seen| seen.id == "bad").expect("it was a probe");
+    assert_eq!(store.dead(&partition("r"))["bad"], (DeadReason::Rejected, "too large".to_owned()));
+    assert!(seen[bad + 1].at - seen[bad].at < 100 * MILLI, "its turn is of the next one: {seen:?}");
+    assert_eq!(store.count(&partition("r")), (20, 0, 1));
 }
 
 #[tokio::test(start_paused = true)]

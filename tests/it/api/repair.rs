@@ -199,6 +199,32 @@ async fn dead_letters_are_redriven_into_another_route() {
 }
 
 #[tokio::test]
+async fn named_dead_letters_are_redriven_into_another_route_up_to_a_limit_and_as_they_were_counted() {
+    let server = ApiServer::start().await;
+    for id in ["a", "b", "c"] {
+        server.bury("a", id).await;
+    }
+    let ids = ["a", "b", "c"];
+    let counted = redrive(&server, &json!({ "ids": ids, "to": "b", "dry_run": true })).await;
+    assert_eq!((&counted["count"], &counted["more"]), (&json!(3), &json!(false)), "{counted}");
+    let limited = redrive(&server, &json!({ "ids": ids, "to": "b", "limit": 2 })).await;
+    assert_eq!((&limited["count"], &limited["more"]), (&json!(2), &json!(true)), "{limited}");
+    let there = server.call("GET", "/v1/routes/b", "").await.json;
+    assert_eq!((server.ids_in("a", "dead").await.len(), &there["pending"]), (1, &json!(2)));
+
+    // The last one dies again, later than it was counted.
+    let left = server.ids_in("a", "dead").await;
+    server.pass_millisecond().await;
+    server.call("POST", "/v1/routes/a/dead/redrive", &json!({ "ids": left }).to_string()).await;
+    server.bury_all("a", 1, punctual::message::DeadReason::Rejected, "HTTP 409").await;
+    let until = &counted["until"];
+    let none = redrive(&server, &json!({ "ids": ids, "to": "b", "until": until })).await;
+    assert_eq!((&none["count"], &none["more"]), (&json!(0), &json!(false)), "{none}");
+    assert_eq!(server.ids_in("a", "dead").await, left);
+    assert_eq!(redrive(&server, &json!({ "ids": ids, "to": "b" })).await["count"], 1);
+}
+
+#[tokio::test]
 async fn a_dead_letter_that_the_other_route_does_not_take_stays() {
     let server = letter().await;
     // As after a process that ended between the two steps.
