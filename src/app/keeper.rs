@@ -166,7 +166,9 @@ mod tests {
         let keeping =
             tokio::spawn(keep(queue, generations.subscribe(), subscriptions.subscribe(), prepared, incidents));
         timeout(SOON, is_prepared).await.expect("it is prepared").unwrap();
-        let mut raw = client.get_multiplexed_async_connection().await.unwrap();
+        // Half a second, the default, is short on a machine that is busy with other tests.
+        let patient = redis::AsyncConnectionConfig::new().set_response_timeout(Some(SOON));
+        let mut raw = client.get_multiplexed_async_connection_with_config(&patient).await.unwrap();
         for what in ["reconnect", "resubscription", "minute"] {
             // `BLPOP` keeps every connection but this one idle for a second.
             let busy = async |raw: &mut redis::aio::MultiplexedConnection| {

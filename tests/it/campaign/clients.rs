@@ -83,9 +83,7 @@ enum Form {
 
 impl Clients {
     pub fn new(world: &World, prefix: String) -> Self {
-        // For its cryptography, which is installed once.
-        drop(http::client());
-        let http = reqwest::Client::builder().timeout(MAX_WAIT).pool_idle_timeout(IDLE).build().expect("a client");
+        let http = http::builder().timeout(MAX_WAIT).pool_idle_timeout(IDLE).build().expect("a client");
         Self {
             oracle: Oracle::default(),
             http,

@@ -81,18 +81,20 @@ pub async fn heavy() -> SemaphorePermit<'static> {
     MACHINE.acquire().await.expect("it is never closed")
 }
 
-/// Polls for what is not announced, and returns it.
+/// Polls for what is not announced, and returns it. The longer it takes, the less often: each look costs processor time of other
+/// tests.
 ///
 /// # Panics
 /// When it has not come about after `max_wait`; `what` is its name.
 pub async fn eventually<T>(what: &str, max_wait: Duration, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + max_wait;
+    let started = Instant::now();
     loop {
         if let Some(found) = look().await {
             return found;
         }
-        assert!(Instant::now() < deadline, "not within {max_wait:?}: {what}");
-        sleep(Duration::from_millis(10)).await;
+        let waited = started.elapsed();
+        assert!(waited < max_wait, "not within {max_wait:?}: {what}");
+        sleep((waited / 20).clamp(Duration::from_millis(10), Duration::from_millis(100))).await;
     }
 }
 

@@ -46,7 +46,7 @@ async fn listings_of_large_pages_leave_posts_and_probes_alone() {
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     let punctual = punctual(&redis, &receiver).await;
     fill(&punctual, b'x').await;
-    let patient = reqwest::Client::builder().timeout(Duration::from_mins(1)).build().expect("a client");
+    let patient = http::builder().timeout(Duration::from_mins(1)).build().expect("a client");
     let mut listings = JoinSet::new();
     for _ in 0..greedy {
         let request = patient.get(punctual.url("/v1/routes/full/messages?limit=1000"));

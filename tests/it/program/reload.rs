@@ -110,9 +110,8 @@ async fn a_route_that_does_not_change_delivers_in_time_while_others_are_added_ch
     let with_token = |token: &str| {
         let mut headers = reqwest::header::HeaderMap::new();
         headers.insert("authorization", format!("Bearer {token}").parse().unwrap());
-        reqwest::Client::builder().default_headers(headers).timeout(MAX_WAIT).build().unwrap()
+        http::builder().default_headers(headers).timeout(MAX_WAIT).build().unwrap()
     };
-    drop(http::client());
     let [first, second] = ["first-token-of-ops", "second-token-of-ops"].map(with_token);
     let count = messages();
     let pause = Duration::from_millis(2);

@@ -28,7 +28,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{RedisServer, all, claim_request};
+use super::{RedisServer, all, claim_request, http};
 
 /// The largest payload of the server under test, in bytes.
 pub const MAX_PAYLOAD: usize = 100_000;
@@ -159,9 +159,7 @@ impl ApiServer {
         };
         let serving =
             tokio::spawn(api::serve(listener, api::router(api), ConnectionLimits::of_process(None), shutdown));
-        // The client wants it, although it speaks plain HTTP here. Another test may have been first.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(20)).build().unwrap();
+        let client = http::builder().no_proxy().timeout(Duration::from_secs(20)).build().unwrap();
         Self { redis, store, address, client, stop: Some(stop), serving }
     }
 
