@@ -5,6 +5,8 @@ const path = require("node:path");
 const { api, assert, eventually, expired, fits, open, opened, run, schedule, shows, signIn, sound, stage, view } = require("./console.js");
 
 const SHOTS = process.env.PUNCTUAL_SCREENSHOTS;
+/** Set by `tests/run.sh --full`: both schemes, wide and narrow. */
+const FULL = process.env.PUNCTUAL_TEST_FULL === "1";
 /** Seconds of deliveries before a picture. */
 const FILLED = 70;
 
@@ -225,7 +227,8 @@ run(async () => {
   await underWay(page);
   await hidden(page);
   await page.context().close();
-  const looks = [["light", 1280, true], ["dark", 390, true], ["dark", 1280, false], ["light", 360, false]];
+  const looks = [["light", 1280, true], ["dark", 360, true]];
+  if (FULL || SHOTS) looks.push(["dark", 1280, false], ["light", 390, false]);
   const pages = await Promise.all(looks.map(([scheme, width]) => opened("ops", { scheme, width, height: width > 500 ? 860 : 760 })));
   if (SHOTS) await deliver(FILLED);
   for (const [n, [scheme, width, withAxe]] of looks.entries()) await look(pages[n], scheme, width, withAxe);

@@ -36,7 +36,7 @@ STAGES = [
     ("it", ["store::property", "store::injection", "store::faults", "store::history", "store::flows", "store::groups",
             "store::stats", "store::forward", "store::schedules", "store::turns", "store::produce", "store::external"], {}),
     ("it", ["store::"], {}),
-    ("lib", ["scheduler::tests::simulation"], {"PUNCTUAL_SIMULATION": "3"}),
+    ("lib", ["scheduler::tests::simulation"], {"PUNCTUAL_SIMULATION": "6"}),
 ]
 TEXTUAL = ["store::header", "store::include", "its_copies_of_the_includes_are_current"]
 # Seconds for a stage. A mutant that makes the tests hang is caught too. Without one a stage takes one to four minutes.

@@ -44,6 +44,7 @@ async fn the_operator_gets_through_the_night_with_the_page_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow: tests/run.sh --full, and CI"]
 async fn a_hundred_routes_and_thousands_of_dead_letters_are_shown_without_a_stall() {
     let _alone = alone().await;
     Stage::start_with(100).await.play("crowd.js").await;

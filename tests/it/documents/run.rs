@@ -38,6 +38,7 @@ fn blocks_have_a_known_language_and_few_are_not_tested() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow: tests/run.sh --full, and CI"]
 async fn every_command_and_configuration_of_every_page_works() {
     let only = env::var(ONLY).ok();
     let chosen: Vec<Page> =

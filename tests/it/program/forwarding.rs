@@ -158,6 +158,7 @@ async fn a_death_that_cannot_be_forwarded_holds_up_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow: tests/run.sh --full, and CI"]
 async fn instances_that_stop_in_order_forward_nothing_twice() {
     const COUNT: usize = 4000;
     let (redis, shop, desk) = (RedisServer::start().await, Receiver::start(), Receiver::start());
@@ -192,6 +193,7 @@ async fn instances_that_stop_in_order_forward_nothing_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow: tests/run.sh --full, and CI"]
 async fn a_full_route_is_not_asked_again_and_again() {
     let (redis, shop, desk) = (RedisServer::start().await, Receiver::start(), Receiver::start());
     shop.behave(Behaviour::Status(400));

@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// For each test. A run takes up to 0.2 s in a debug build.
-const SEEDS: u64 = 40;
+const SEEDS: u64 = 20;
 
 struct World {
     plan: Plan,

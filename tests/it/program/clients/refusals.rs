@@ -29,12 +29,20 @@ fn assert_refused(calls: Vec<(Way, Ended)>, code: i32, over_http: &[&str], in_re
 async fn an_invalid_call_fails_at_once_with_the_reason() {
     let place = Place::start().await;
     let right = &place.environment;
+    assert_refused(each(right, &WAYS, &["full", "a", "3600001"]).await, 1, &["429", "limit-delay"], &["limit-delay"]);
+    assert_refused(each(right, &WAYS, &["nightly", "a", "soon"]).await, 2, &["usage"], &["usage"]);
+    place.assert_drained("nightly").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow: tests/run.sh --full, and CI"]
+async fn each_other_invalid_call_fails_at_once_with_the_reason() {
+    let place = Place::start().await;
+    let right = &place.environment;
     assert_refused(each(right, &WAYS, &["missing", "a", "0"]).await, 1, &["404"], &["no route missing"]);
     assert_refused(each(right, &WAYS, &["nightly", "an id", "0"]).await, 1, &["invalid"], &["PUNCTUAL invalid-id"]);
-    assert_refused(each(right, &WAYS, &["full", "a", "3600001"]).await, 1, &["429", "limit-delay"], &["limit-delay"]);
     let reserved = ["--header", "Host: a", "nightly", "a", "0"];
     assert_refused(each(right, &WAYS, &reserved).await, 1, &["422"], &["PUNCTUAL invalid-options"]);
-    assert_refused(each(right, &WAYS, &["nightly", "a", "soon"]).await, 2, &["usage"], &["usage"]);
     place.assert_drained("nightly").await;
 }
 

@@ -107,6 +107,7 @@ async fn a_master_that_was_frozen_is_left_and_does_no_harm_when_it_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow: tests/run.sh --full, and CI"]
 async fn a_fail_over_under_load_costs_little() {
     let _turn = heavy().await;
     for replies in Replies::runs() {

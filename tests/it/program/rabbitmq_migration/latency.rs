@@ -22,6 +22,7 @@ const P99: [u64; 2] = [1900, 750];
 
 /// Each half of them without a header, and with a delay of 0.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow: tests/run.sh --full, and CI"]
 async fn messages_without_a_delay_pass_at_once() {
     let migrated = Migrated::shared().await;
     let punctual = migrated.punctual().await;

@@ -85,6 +85,7 @@ async fn a_topic_that_is_deleted_under_load_and_created_again_costs_time_only() 
 }
 
 #[tokio::test]
+#[ignore = "slow: tests/run.sh --full, and CI"]
 async fn a_stopped_broker_is_unavailable_within_the_timeout_until_it_is_back() {
     let Some(mut broker) = Broker::start().await else { return };
     kafka::create_topic(&broker.address(), "t", 1, &[]).await;
@@ -107,6 +108,7 @@ async fn a_stopped_broker_is_unavailable_within_the_timeout_until_it_is_back() {
 }
 
 #[tokio::test]
+#[ignore = "slow: tests/run.sh --full, and CI"]
 async fn nothing_is_lost_when_the_broker_is_killed_under_load() {
     let Some(mut broker) = Broker::start().await else { return };
     kafka::create_topic(&broker.address(), "t", 3, &[]).await;

@@ -112,6 +112,7 @@ async fn the_domain_is_the_partition_one_without_a_leader_is_unavailable_alone()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow: tests/run.sh --full, and CI"]
 async fn records_that_time_out_in_one_partition_delay_no_confirm_of_the_others() {
     const TICK: Duration = Duration::from_millis(100);
     const PROMPT: Duration = Duration::from_secs(1);
@@ -162,6 +163,7 @@ async fn records_that_time_out_in_one_partition_delay_no_confirm_of_the_others()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow: tests/run.sh --full, and CI"]
 async fn one_partition_without_a_leader_delays_no_other_and_kills_no_message() {
     const RATE: u64 = 100;
     // When the second broker is killed, and when it is started again, after the first message is due. Each outage is

@@ -124,6 +124,7 @@ async fn while_one_queue_confirms_nothing_the_other_is_served_once_and_in_time()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow: tests/run.sh --full, and CI"]
 async fn a_forbidden_routing_key_makes_its_own_messages_dead_and_no_others() {
     const RATE: u64 = 100;
     const SECONDS: u64 = 5;

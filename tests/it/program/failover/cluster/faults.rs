@@ -53,6 +53,7 @@ async fn a_primary_that_was_frozen_is_left_and_does_no_harm_when_it_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow: tests/run.sh --full, and CI"]
 async fn a_replica_of_a_cluster_that_lagged_and_was_promoted_has_all_that_it_confirmed() {
     let _turn = heavy().await;
     for replies in Replies::runs() {

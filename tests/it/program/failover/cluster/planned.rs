@@ -40,6 +40,7 @@ async fn a_fail_over_that_the_primary_agrees_to_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow: tests/run.sh --full, and CI"]
 async fn a_forced_fail_over_repeats_only_what_the_replica_had_not_settled() {
     let _turn = heavy().await;
     for replies in Replies::runs() {
@@ -57,6 +58,7 @@ async fn a_forced_fail_over_repeats_only_what_the_replica_had_not_settled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow: tests/run.sh --full, and CI"]
 async fn slots_of_a_busy_route_move_to_another_primary_to_an_added_one_and_back() {
     let _turn = heavy().await;
     for replies in Replies::runs() {
