@@ -200,28 +200,34 @@ async fn dead_letters_are_redriven_into_another_route() {
 
 #[tokio::test]
 async fn named_dead_letters_are_redriven_into_another_route_up_to_a_limit_and_as_they_were_counted() {
+    use punctual::message::DeadReason;
     let server = ApiServer::start().await;
-    for id in ["a", "b", "c"] {
-        server.bury("a", id).await;
-    }
-    let ids = ["a", "b", "c"];
-    let counted = redrive(&server, &json!({ "ids": ids, "to": "b", "dry_run": true })).await;
-    assert_eq!((&counted["count"], &counted["more"]), (&json!(3), &json!(false)), "{counted}");
-    let limited = redrive(&server, &json!({ "ids": ids, "to": "b", "limit": 2 })).await;
-    assert_eq!((&limited["count"], &limited["more"]), (&json!(2), &json!(true)), "{limited}");
-    let there = server.call("GET", "/v1/routes/b", "").await.json;
-    assert_eq!((server.ids_in("a", "dead").await.len(), &there["pending"]), (1, &json!(2)));
+    // In two partitions.
+    let ids: Vec<String> = (0..40).map(|n| format!("m{n}")).collect();
+    let messages: Vec<Value> = ids.iter().map(|id| json!({ "id": id, "payload": 1 })).collect();
+    let scheduled = server.call("POST", "/v1/routes/b/messages", &json!(messages).to_string()).await;
+    assert_eq!(scheduled.status, 200, "{}", scheduled.text);
+    server.bury_all("b", 2, DeadReason::Rejected, "HTTP 400").await;
+    let call = async |body: Value| {
+        let answer = server.call("POST", "/v1/routes/b/dead/redrive", &body.to_string()).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        answer.json
+    };
+    let dead = async || server.call("GET", "/v1/routes/b", "").await.json["dead"].clone();
+    let counted = call(json!({ "ids": ids, "to": "a", "dry_run": true })).await;
+    assert_eq!((&counted["count"], &counted["more"]), (&json!(40), &json!(false)), "{counted}");
+    let limited = call(json!({ "ids": ids, "to": "a", "limit": 30 })).await;
+    assert_eq!((&limited["count"], &limited["more"]), (&json!(30), &json!(true)), "{limited}");
+    assert_eq!((dead().await, server.ids_in("a", "pending").await.len()), (json!(10), 30));
 
-    // The last one dies again, later than it was counted.
-    let left = server.ids_in("a", "dead").await;
+    // The others die again, later than they were counted.
     server.pass_millisecond().await;
-    server.call("POST", "/v1/routes/a/dead/redrive", &json!({ "ids": left }).to_string()).await;
-    server.bury_all("a", 1, punctual::message::DeadReason::Rejected, "HTTP 409").await;
-    let until = &counted["until"];
-    let none = redrive(&server, &json!({ "ids": ids, "to": "b", "until": until })).await;
-    assert_eq!((&none["count"], &none["more"]), (&json!(0), &json!(false)), "{none}");
-    assert_eq!(server.ids_in("a", "dead").await, left);
-    assert_eq!(redrive(&server, &json!({ "ids": ids, "to": "b" })).await["count"], 1);
+    assert_eq!(call(json!({ "ids": ids })).await["count"], 10);
+    server.bury_all("b", 2, DeadReason::Rejected, "HTTP 409").await;
+    let none = call(json!({ "ids": ids, "to": "a", "until": counted["until"] })).await;
+    assert_eq!((&none["count"], &none["more"], dead().await), (&json!(0), &json!(false), json!(10)), "{none}");
+    assert_eq!(server.ids_in("a", "pending").await.len(), 30, "none is on both routes");
+    assert_eq!(call(json!({ "ids": ids, "to": "a" })).await["count"], 10);
 }
 
 #[tokio::test]
