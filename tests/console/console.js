@@ -36,8 +36,8 @@ async function schedule(route, messages) {
 
 /** Messages that expire while the route is paused. */
 async function expired(route, messages) {
-  const at = Date.now() + 500;
   await api("POST", `routes/${route}/pause`);
+  const at = Date.now() + 1000;
   await schedule(route, [messages].flat().map((message) => ({ ...message, expires_at: at })));
   await eventually("expired", () => Date.now() > at + 5);
   await api("POST", `routes/${route}/resume`);
