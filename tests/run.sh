@@ -315,7 +315,7 @@ if [ $# = 0 ]; then
     running=$!
 fi
 
-# What PUNCTUAL_TEST_FULL changes is in tests/it/support/scale.rs; the ignored tests are the slow ones and the campaign.
+# tests/it/support/scale.rs has the long forms. The ignored tests are the slow ones and the campaign.
 if [ "${1:-}" = --full ]; then
     shift
     step chart deploy/helm/check.sh
@@ -329,7 +329,7 @@ elif [ -n "$running" ]; then
 else
     step test tests "$@"
 fi
-# Each has a shorter relative in the plain run. Most have many servers.
+# Most have many servers, so fewer run at once.
 slow() { RUST_TEST_THREADS=$((2 * $(nproc))) tests --test it -- --ignored --skip campaign::; }
 [ "${CI:-}" != true ] || [ -z "$running" ] || step "slow tests" slow
 # Two minutes of the fault campaign, with a plan that is the same in every run: CI alone, which has the time.
