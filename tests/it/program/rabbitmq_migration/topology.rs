@@ -22,7 +22,6 @@ fn message(id: &str, headers: FieldTable) -> BasicProperties {
 /// Messages reach the queues behind direct, topic, fanout and headers exchanges, also through the alternate exchange of
 /// an argument and of a policy, and from an exchange that is bound to a delayed one.
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "slow: tests/run.sh --full, and CI"]
 async fn delayed_messages_reach_the_queues_they_reached_before_and_never_early() {
     let migrated = Migrated::shared().await;
     let punctual = migrated.punctual().await;
