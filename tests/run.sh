@@ -280,7 +280,7 @@ fetched() {
 }
 
 # Most tests wait: for servers, for clocks, and for their turn. Those that measure run one at a time (`alone`), those with many
-# servers in pairs (`heavy`). So six for each core leave little of its time; with eight the run is not shorter, and more tests fail
+# servers in threes (`heavy`). So six for each core leave little of its time; with eight the run is not shorter, and more tests fail
 # beside others.
 threads=$((6 * $(nproc)))
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((threads < 12 ? threads : 12))}

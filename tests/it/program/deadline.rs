@@ -27,8 +27,8 @@ async fn a_redrive_of_many_ends_in_time_and_the_next_goes_on() {
     let max_wait = Duration::from_mins(1);
     assert_eq!(client.drained("web", max_wait).await["dead"], MESSAGES);
     assert_eq!(client.call("POST", "/v1/routes/web/pause", "").await.status, 204);
-    // The request has two seconds, and each call of a script takes one.
-    proxy.set(Mode::Delay(Duration::from_millis(500))).await;
+    // The request has two seconds, and each call of a script takes more than half of one.
+    proxy.set(Mode::Delay(Duration::from_millis(300))).await;
     let redriven = client.call("POST", "/v1/routes/web/dead/redrive", r#"{"all":true}"#).await;
     assert_eq!((redriven.status, &redriven.json["more"]), (200, &true.into()), "{}", redriven.text);
     let left = redis_dead(&redis).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 
-use super::{alone, client::Client};
+use super::{alone, client::Client, heavy};
 use crate::support::{
     RedisServer,
     punctual::Punctual,
@@ -21,7 +21,7 @@ const MAX_WAIT: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_steady_stream_does_not_starve_a_debounced_message() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     let punctual = Punctual::start(&format!(
         "redis: {{ url: '{}' }}\nsinks: {{ hook: {{ type: http, url: '{}' }} }}\nroutes: {{ web: {{ sink: hook }} }}\n",

@@ -7,7 +7,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::{alone, client::Client};
+use super::{client::Client, heavy};
 use crate::support::{RedisServer, punctual::Punctual, receiver::Receiver, scale::rounds};
 
 /// Commands sent by the client while it is watched: a poll of each route, and five others. By default one in 2 s.
@@ -45,7 +45,7 @@ async fn arrives(receiver: &Receiver, count: usize, what: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_instance_hardly_polls_uses_no_cpu_and_wakes_in_time() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     let punctual = Punctual::start(&configuration(&redis, &receiver)).await;
     let client = Client::of(&punctual);
@@ -76,7 +76,7 @@ async fn an_idle_instance_hardly_polls_uses_no_cpu_and_wakes_in_time() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_leaves_in_time_and_once_beside_a_second_instance() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     let configuration = configuration(&redis, &receiver);
     let one = Punctual::start(&configuration).await;

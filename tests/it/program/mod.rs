@@ -68,15 +68,16 @@ use tokio::{
 use crate::support::RedisServer;
 
 /// How many tests with `heavy` run at once.
-const HEAVY: u32 = 2;
+const HEAVY: u32 = 3;
 static MACHINE: Semaphore = Semaphore::const_new(HEAVY as usize);
 
-/// One at a time, beside none that are `heavy`: for tests that measure, which others would disturb.
+/// One at a time, beside none that are `heavy`: for tests with much load, or bounds of a few milliseconds. All others wait, so
+/// that a test which mostly sleeps is `heavy`.
 pub async fn alone() -> SemaphorePermit<'static> {
     MACHINE.acquire_many(HEAVY).await.expect("it is never closed")
 }
 
-/// A few at a time: for tests with many servers or much load, which measure nothing that others would disturb.
+/// A few at a time: for tests with many servers or some load, and for those with bounds that a few others do not break.
 pub async fn heavy() -> SemaphorePermit<'static> {
     MACHINE.acquire().await.expect("it is never closed")
 }

@@ -3,7 +3,7 @@ use std::{collections::BTreeSet, time::Duration};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use super::{client::Client, eventually, heavy, metrics_page::MetricsPage};
+use super::{client::Client, eventually, metrics_page::MetricsPage};
 use crate::support::{
     RedisServer,
     command::Ended,
@@ -169,7 +169,6 @@ fn is_alerted(alerts: &[Alert], reason: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_an_endpoint_does_the_operator_sees_it_and_nothing_is_lost() {
-    let _turn = heavy().await;
     let (redis, mut receiver) = (RedisServer::start().await, Receiver::start());
     let punctual = Punctual::start(&format!(
         "redis: {{ url: '{}' }}\nsinks: {{ hook: {{ type: http, url: '{}', timeout: 2s }} }}\n\

@@ -11,7 +11,7 @@ use tokio::{
     time::{Instant, interval, sleep},
 };
 
-use super::{alone, client::Client, eventually, metrics_page::MetricsPage, p99};
+use super::{client::Client, eventually, heavy, metrics_page::MetricsPage, p99};
 use crate::support::{
     RedisServer,
     punctual::Punctual,
@@ -32,7 +32,7 @@ const OTHER_LATER: u64 = 150;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_endpoint_that_is_down_costs_no_message_no_attempt_no_other_route() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let redis = RedisServer::start().await;
     let (mut failing, healthy) = (Receiver::start(), Receiver::start());
     let punctual = Punctual::start(&format!(

@@ -136,7 +136,6 @@ pub async fn post(client: Client, posts: Arc<Mutex<Posts>>, stop: Arc<AtomicBool
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_comes_back_empty_is_logged_and_used_again() {
-    let _turn = heavy().await;
     let (mut redis, receiver) = (RedisServer::start().await, Receiver::start());
     let punctual = Punctual::start(&configuration(&redis.url(), &receiver)).await;
     let client = Client::of(&punctual);
@@ -159,7 +158,6 @@ async fn a_redis_that_comes_back_empty_is_logged_and_used_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_is_emptied_while_it_runs_is_logged_and_used_again() {
-    let _turn = heavy().await;
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     let punctual = Punctual::start(&configuration(&redis.url(), &receiver)).await;
     let client = Client::of(&punctual);
@@ -232,7 +230,6 @@ async fn while_redis_is_stopped_calls_are_answered_and_nothing_comes_twice() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_instance_that_starts_before_its_redis_becomes_ready_with_it() {
-    let _turn = heavy().await;
     let (mut redis, receiver) = (RedisServer::start().await, Receiver::start());
     redis.kill();
     let mut punctual = Punctual::spawn(&configuration(&redis.url(), &receiver), &[]);

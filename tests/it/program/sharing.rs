@@ -2,7 +2,7 @@ use std::{collections::HashSet, time::Duration};
 
 use redis::AsyncCommands;
 
-use super::{alone, client::Client, p99, script_calls};
+use super::{client::Client, heavy, p99, script_calls};
 use crate::support::{
     RedisServer,
     punctual::Punctual,
@@ -15,7 +15,7 @@ const ARRAY: u64 = 100;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn instances_share_a_route_with_partitions_and_nothing_comes_twice() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     let configuration = format!(
         "redis: {{ url: '{}' }}\nsinks: {{ hook: {{ type: http, url: '{}' }} }}\n\
@@ -67,7 +67,7 @@ fn lateness(requests: &[Request], prefix: &str) -> Vec<u64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn eight_instances_cost_little_and_a_death_delays_by_a_second_at_most() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     let configuration = format!(
         "redis: {{ url: '{}' }}\nsinks: {{ hook: {{ type: http, url: '{}' }} }}\nroutes: {{ web: {{ sink: hook }} }}\n",

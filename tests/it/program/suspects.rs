@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::AsyncCommands;
 use tokio::time::Instant;
 
-use super::{alone, client::Client, eventually, p99};
+use super::{client::Client, eventually, heavy, p99};
 use crate::support::{
     RedisServer,
     punctual::Punctual,
@@ -66,7 +66,7 @@ fn lateness(requests: &[Request], prefix: &str) -> Vec<u64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_suspect_on_a_hanging_endpoint_delays_no_other_route() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let run = Run::start().await;
     // The lateness on this machine without a suspect.
     run.ordinary("fast", "calm").await;
@@ -85,7 +85,7 @@ async fn a_suspect_on_a_hanging_endpoint_delays_no_other_route() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_suspects_delay_ordinary_messages_of_their_route_by_less_than_1_s() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let run = Run::start().await;
     run.slow.behave(Behaviour::Delay(Duration::from_millis(20)));
     let begun = Instant::now();

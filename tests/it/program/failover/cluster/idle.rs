@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use super::{PARTITIONS, Partition};
 use crate::{
-    program::{alone, idle::commands},
+    program::{heavy, idle::commands},
     support::{
         cluster::ClusterRedis,
         punctual::Punctual,
@@ -31,7 +31,7 @@ fn bound(partitions: usize) -> (Duration, usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_instance_hardly_polls_any_primary() {
-    let _alone = alone().await;
+    let _turn = heavy().await;
     let (redis, receiver) = (ClusterRedis::start().await, Receiver::start());
     let names = (0..ROUTES).map(|n| format!("route-{n}"));
     let routes: Vec<String> =
