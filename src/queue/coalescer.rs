@@ -221,3 +221,138 @@ impl Way {
         self.registry.when_open(|| self.store.schedule(&self.partition, batch)).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::future::join_all;
+
+    use super::*;
+    use crate::{
+        message::{LogRecord, MessageId, Metadata, OnConflict, RouteLimits},
+        store::redis::simulated::Simulated,
+        time::Due,
+    };
+
+    fn message(id: usize, payload: usize) -> NewMessage {
+        NewMessage {
+            id: MessageId::parse(&id.to_string()).unwrap(),
+            due: Due::NOW,
+            payload: vec![0; payload].into(),
+            metadata: Metadata::default(),
+            on_conflict: OnConflict::Keep,
+            debounce: None,
+            record: None,
+        }
+    }
+
+    fn partition() -> Partition {
+        Partition { route: "r".into(), index: 0, count: 1 }
+    }
+
+    #[test]
+    fn the_size_of_a_message_is_that_of_all_its_parts() {
+        let empty = size(&message(0, 0));
+        assert_eq!(size(&message(0, 100)), empty + 100);
+        let record = Some(LogRecord { place: "topic:0".into(), offset: 1, timestamp: 1 });
+        assert_eq!(size(&NewMessage { record, ..message(0, 0) }), empty + 7);
+        let json = |metadata: &Metadata| serde_json::to_vec(metadata).unwrap().len();
+        let metadata = Metadata { key: Some("a key".to_owned()), ..Metadata::default() };
+        let more = json(&metadata) - json(&Metadata::default());
+        assert_eq!(size(&NewMessage { metadata, ..message(0, 0) }), empty + more);
+    }
+
+    #[test]
+    fn a_list_is_split_where_a_script_call_is_full() {
+        let lengths = |messages: Vec<NewMessage>| {
+            let parts = parts(messages);
+            for (part, bytes) in &parts {
+                assert_eq!(*bytes, CALL_OVERHEAD + part.iter().map(size).sum::<usize>());
+            }
+            parts.iter().map(|(part, _)| part.len()).collect::<Vec<_>>()
+        };
+        let small = |count| (0..count).map(|n| message(n, 0)).collect();
+        assert_eq!(lengths(small(MAX_BATCH)), [MAX_BATCH]);
+        assert_eq!(lengths(small(MAX_BATCH + 1)), [MAX_BATCH, 1]);
+        // Three fill a call.
+        let room = MAX_CALL_BYTES - CALL_OVERHEAD - 3 * size(&message(0, 0));
+        let three =
+            |last| [room / 3, room / 3, room - 2 * (room / 3) + last].map(|payload| message(0, payload)).to_vec();
+        assert_eq!(lengths([three(0), small(1)].concat()), [3, 1]);
+        assert_eq!(lengths([three(1), small(1)].concat()), [2, 2]);
+    }
+
+    #[tokio::test]
+    async fn a_batch_takes_jobs_until_it_is_full() {
+        let job = |messages, bytes| Job {
+            messages: vec![message(0, 0); messages],
+            bytes,
+            deadline: Instant::now(),
+            answer: oneshot::channel().0,
+        };
+        let mut batch = ScheduleBatch::default();
+        assert!(batch.add(job(MAX_BATCH - 1, 10)).is_ok() && batch.add(job(1, 10)).is_ok());
+        assert!(batch.add(job(1, 10)).is_err());
+        assert_eq!((batch.jobs.len(), batch.messages, batch.bytes), (2, MAX_BATCH, 20));
+        let mut batch = ScheduleBatch::default();
+        assert!(batch.add(job(1, MAX_CALL_BYTES - 1)).is_ok() && batch.add(job(1, 1)).is_ok());
+        assert!(batch.add(job(1, 1)).is_err());
+        // A job that fits into no batch is sent alone.
+        let mut batch = ScheduleBatch::default();
+        assert!(batch.add(job(1, MAX_CALL_BYTES + 1)).is_ok() && batch.add(job(1, 1)).is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn concurrent_jobs_share_a_call_and_a_lone_one_does_not_wait_for_others() {
+        let redis = Simulated::start(1000, RouteLimits::default()).await;
+        let registry = Arc::new(RouteRegistry::new(redis.store.clone(), false));
+        let coalescer = Coalescer::spawn(redis.store.clone(), registry, partition());
+        let schedule = async |id| coalescer.schedule(vec![message(id, 1)]).await.unwrap();
+        let (began, before) = (Instant::now(), redis.calls());
+        join_all((0..ENOUGH).map(schedule)).await;
+        assert_eq!((redis.calls() - before, began.elapsed()), (1, Duration::ZERO), "as many as are enough");
+        // The first call has learnt how many to wait for; the next waits for them in vain.
+        let began = Instant::now();
+        schedule(ENOUGH).await;
+        assert!(began.elapsed() >= LINGER && began.elapsed() < 2 * LINGER, "{:?}", began.elapsed());
+        let (began, before) = (Instant::now(), redis.calls());
+        for n in 0..2 * CALIBRATION {
+            schedule(1000 + usize::try_from(n).unwrap()).await;
+        }
+        assert_eq!(redis.calls() - before, u64::from(2 * CALIBRATION));
+        let gatherings = began.elapsed().as_micros() / LINGER.as_micros();
+        assert_eq!(gatherings, 2, "one in {CALIBRATION} calls gathers: {:?}", began.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_job_that_waited_too_long_or_for_nobody_is_not_written() {
+        let redis = Simulated::start(1000, RouteLimits::default()).await;
+        let store = redis.store.clone();
+        let registry = Arc::new(RouteRegistry::new(store.clone(), false));
+        let way = Way { store, registry, partition: partition() };
+        let now = Instant::now();
+        let job = |ids: &[usize], deadline| {
+            let messages = ids.iter().map(|id| message(*id, 1)).collect();
+            let (answer, answered) = oneshot::channel();
+            (Job { messages, bytes: 1, deadline, answer }, answered)
+        };
+        let (late, late_answer) = job(&[0], now);
+        let (left, _) = job(&[1], now + LINGER);
+        let [(two, two_answer), (one, one_answer)] = [job(&[2, 3], now + LINGER), job(&[2], now + LINGER)];
+        let before = redis.calls();
+        way.schedule(vec![late, left, two, one]).await;
+        assert_eq!(redis.calls() - before, 1);
+        assert_eq!(late_answer.await.unwrap(), Err(too_late()));
+        let ids = |scheduled: Answer| scheduled.unwrap().into_iter().map(|one| one.id.to_string()).collect::<Vec<_>>();
+        assert_eq!(
+            (ids(two_answer.await.unwrap()), ids(one_answer.await.unwrap())),
+            (vec!["2".into(), "3".into()], vec!["2".into()])
+        );
+        for (id, is_there) in [("0", false), ("1", false), ("2", true)] {
+            let found = redis.store.get(&way.partition, &MessageId::parse(id).unwrap()).await.unwrap();
+            assert_eq!(found.is_some(), is_there, "{id}");
+        }
+        let before = redis.calls();
+        way.schedule(vec![job(&[4], now).0]).await;
+        assert_eq!(redis.calls(), before, "nothing is left to send");
+    }
+}

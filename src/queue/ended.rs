@@ -190,4 +190,23 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_page_begins_behind_the_last_end_in_each_partition() {
+        let millis = |at| UnixMillis::new(at).unwrap();
+        let begin = |order, filter: &Filter, index, after: Option<EndKey>| {
+            let query = EndedQuery { outcome: None, filter: filter.clone(), order };
+            query.begin(&Partition { route: "r".into(), index, count: 3 }, after)
+        };
+        let (none, after) = (Filter::default(), Some((millis(5), 1, 9)));
+        let ascending = [0, 1, 2].map(|index| begin(Order::Ascending, &none, index, after));
+        assert_eq!(ascending, [EndPlace::At(millis(6)), EndPlace::Behind(9), EndPlace::At(millis(5))]);
+        let descending = [0, 1, 2].map(|index| begin(Order::Descending, &none, index, after));
+        assert_eq!(descending, [EndPlace::At(millis(5)), EndPlace::Behind(9), EndPlace::At(millis(4))]);
+        let bounds = Filter { since: Some(millis(3)), until: Some(millis(8)), ..Filter::default() };
+        for (order, bounded) in [(Order::Ascending, millis(3)), (Order::Descending, millis(7))] {
+            assert_eq!(begin(order, &none, 0, None), EndPlace::Start);
+            assert_eq!(begin(order, &bounds, 0, None), EndPlace::At(bounded));
+        }
+    }
 }

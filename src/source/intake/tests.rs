@@ -1,8 +1,20 @@
-use std::{cell::Cell, collections::BTreeMap};
+use std::{
+    cell::Cell,
+    collections::{BTreeMap, BTreeSet},
+};
+
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use parking_lot::Mutex;
+use punctual_model::LinkFaults;
+use tokio::task::JoinHandle;
 
 use super::{super::SourceState, *};
-use crate::message::{Metadata, TraceContext, TraceId};
-use crate::store::redis::{RedisStore, connection::Connection};
+use crate::message::{Metadata, RouteLimits, TraceContext, TraceId};
+use crate::store::redis::{
+    RedisStore,
+    connection::Connection,
+    simulated::{EPOCH, Simulated},
+};
 
 #[test]
 fn a_message_that_got_its_flow_from_the_route_is_the_same_when_it_is_read_again() {
@@ -71,4 +83,307 @@ async fn a_call_is_repeated_until_punctual_stops() {
     calls.set(0);
     assert_eq!(intake.until_done(|| call(9)).await, Err(Stopped));
     assert_eq!(calls.get(), 1);
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// An intake over a model of Redis, on the paused clock. Payloads of the route have at most 10 bytes.
+struct Bench {
+    redis: Simulated,
+    queue: Arc<Queue>,
+    health: Arc<SourceHealth>,
+    stop: watch::Sender<bool>,
+    intake: Intake,
+    metrics: PrometheusHandle,
+    /// The places that were stored, in this order.
+    stored: Arc<Mutex<Places>>,
+}
+
+impl Bench {
+    async fn start(limits: RouteLimits) -> Self {
+        let redis = Simulated::start(10, limits).await;
+        let queue = Arc::new(Queue::new(redis.store.clone(), &BTreeMap::new(), false));
+        let (stop, stopping) = watch::channel(false);
+        let health = Arc::<SourceHealth>::default();
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let intake = metrics::with_local_recorder(&recorder, || {
+            Intake::new(queue.clone(), "in", "r".into(), health.clone(), stopping)
+        });
+        Self { redis, queue, health, stop, intake, metrics: recorder.handle(), stored: Arc::default() }
+    }
+
+    async fn with_messages(messages: u64) -> Self {
+        Self::start(RouteLimits { messages: Some(messages), ..RouteLimits::default() }).await
+    }
+
+    /// The intake takes the entries in a task.
+    fn take(&self, entries: Vec<SourceEntry>) -> JoinHandle<Result<(), Stopped>> {
+        let (intake, stored) = (self.intake.clone(), self.stored.clone());
+        tokio::spawn(async move { intake.take(entries, |places| stored.lock().extend(places)).await })
+    }
+
+    fn stored(&self) -> Places {
+        let mut stored = self.stored.lock().clone();
+        stored.sort_unstable();
+        stored
+    }
+
+    /// A pending message goes to a sink.
+    fn claim(&self, id: &str) {
+        self.redis.execute(&["ZREM", "{p:r:0/1}:pending", id]);
+        self.redis.execute(&["ZADD", "{p:r:0/1}:unack", "9999999999999", id]);
+    }
+
+    /// The sink gives it back.
+    fn give_back(&self, id: &str) {
+        self.redis.execute(&["ZREM", "{p:r:0/1}:unack", id]);
+        self.redis.execute(&["ZADD", "{p:r:0/1}:pending", "9999999999999", id]);
+    }
+
+    async fn cancel(&self, id: &str) {
+        let cancelled = self.queue.cancel("r", &MessageId::parse(id).unwrap().into()).await.unwrap();
+        assert_eq!(cancelled, Cancelled::Cancelled, "{id}");
+    }
+
+    /// The payload of a message that waits; `None`: there is none.
+    async fn waiting(&self, id: &MessageId) -> Option<String> {
+        match self.queue.get("r", id).await.unwrap() {
+            Some(Found::Live { snapshot, .. }) if snapshot.died_at.is_none() => {
+                Some(String::from_utf8(snapshot.message.unwrap().payload.to_vec()).unwrap())
+            }
+            _ => None,
+        }
+    }
+
+    /// The error of a dead letter.
+    async fn error(&self, id: &MessageId) -> Option<String> {
+        match self.queue.get("r", id).await.unwrap() {
+            Some(Found::Live { snapshot, .. }) if snapshot.died_at.is_some() => snapshot.last_error,
+            _ => None,
+        }
+    }
+
+    /// The counter of this source.
+    fn count(&self, name: &str) -> u64 {
+        let page = self.metrics.render();
+        let start = format!("{name}{{source=\"in\"}} ");
+        page.lines().find_map(|line| line.strip_prefix(&start)).map_or(0, |value| value.parse().unwrap())
+    }
+
+    fn counts(&self) -> [u64; 5] {
+        ["taken", "invalid", "conflicts", "known", "skipped"]
+            .map(|what| self.count(&format!("punctual_source_{what}_total")))
+    }
+}
+
+fn id(id: &str) -> MessageId {
+    MessageId::parse(id).unwrap()
+}
+
+/// Due in an hour.
+fn message(id: &str, payload: &str, on_conflict: OnConflict) -> NewMessage {
+    NewMessage {
+        id: self::id(id),
+        due: Due::At(UnixMillis::new(EPOCH + 3_600_000).unwrap()),
+        payload: bytes::Bytes::copy_from_slice(payload.as_bytes()),
+        metadata: Metadata::default(),
+        on_conflict,
+        debounce: None,
+        record: None,
+    }
+}
+
+fn keep(id: &str, payload: &str) -> SourceEntry {
+    SourceEntry::Schedule(message(id, payload, OnConflict::Keep))
+}
+
+fn replace(id: &str, payload: &str) -> SourceEntry {
+    SourceEntry::Schedule(message(id, payload, OnConflict::Replace))
+}
+
+fn cancel(id: &str) -> SourceEntry {
+    SourceEntry::Cancel(self::id(id).into())
+}
+
+#[tokio::test(start_paused = true)]
+async fn until_capacity_waits_for_the_limit_of_the_route() {
+    let bench = Bench::start(RouteLimits::default()).await;
+    assert_eq!(bench.intake.until_capacity(7).await, Ok(7), "there is no limit");
+
+    let bench = Bench::with_messages(5).await;
+    assert_eq!(bench.intake.until_capacity(3).await, Ok(3));
+    assert_eq!(bench.intake.until_capacity(5).await, Ok(5));
+    assert_eq!(bench.intake.until_capacity(u16::MAX).await, Ok(5));
+    bench.take((0..5).map(|n| keep(&n.to_string(), "x")).collect()).await.unwrap().unwrap();
+    let calls = bench.redis.calls();
+    let (intake, began) = (bench.intake.clone(), Instant::now());
+    let waiting = tokio::spawn(async move { (intake.until_capacity(9).await, began.elapsed()) });
+    sleep(60 * SECOND).await;
+    assert_eq!(bench.health.get(), (SourceState::Failing, Some(Limit::Messages.explain().to_owned())));
+    // Soon at first, and later once a second.
+    let calls = bench.redis.calls() - calls;
+    assert!((60..75).contains(&calls), "{calls} calls");
+    bench.cancel("3").await;
+    bench.cancel("4").await;
+    let (free, took) = waiting.await.unwrap();
+    assert!(free == Ok(2) && took <= 61 * SECOND, "{free:?} after {took:?}");
+    assert_eq!(bench.health.get().0, SourceState::Running);
+
+    bench.take(vec![keep("3", "x"), keep("4", "x")]).await.unwrap().unwrap();
+    let intake = bench.intake.clone();
+    let waiting = tokio::spawn(async move { intake.until_capacity(9).await });
+    sleep(10 * SECOND).await;
+    bench.stop.send_replace(true);
+    assert_eq!(waiting.await.unwrap(), Err(Stopped));
+    assert_eq!(bench.health.get().0, SourceState::Running);
+}
+
+#[tokio::test(start_paused = true)]
+async fn until_growing_waits_for_redis() {
+    let bench = Bench::start(RouteLimits::default()).await;
+    assert_eq!(bench.intake.until_growing().await, Ok(()));
+    bench.redis.links.set_faults(LinkFaults { down: true, ..LinkFaults::default() });
+    let intake = bench.intake.clone();
+    let waiting = tokio::spawn(async move { intake.until_growing().await });
+    sleep(10 * SECOND).await;
+    assert!(!waiting.is_finished() && bench.health.get().0 == SourceState::Failing);
+    bench.redis.links.set_faults(LinkFaults::default());
+    assert_eq!(waiting.await.unwrap(), Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_entries_of_a_large_batch_are_stored_and_told_once() {
+    let bench = Bench::start(RouteLimits::default()).await;
+    let entries = (0..2500).map(|n| keep(&n.to_string(), "x")).collect();
+    bench.take(entries).await.unwrap().unwrap();
+    assert_eq!(bench.stored(), (0..2500).collect::<Vec<_>>());
+    assert_eq!(bench.counts(), [2500, 0, 0, 0, 0]);
+    assert_eq!(bench.waiting(&id("2499")).await.as_deref(), Some("x"));
+    assert!(bench.health.times().last_success.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_full_route_has_room_for_is_told_before_the_rest_waits() {
+    let bench = Bench::with_messages(3).await;
+    let taking = bench.take(["a", "b", "c", "d", "e"].map(|id| keep(id, "x")).into());
+    sleep(10 * SECOND).await;
+    assert_eq!((bench.stored(), taking.is_finished()), (vec![0, 1, 2], false));
+    assert_eq!(bench.health.get(), (SourceState::Failing, Some(Limit::Messages.explain().to_owned())));
+    // One message tries, once a second.
+    let calls = bench.redis.calls();
+    sleep(10 * SECOND).await;
+    let calls = bench.redis.calls() - calls;
+    assert!((8..=12).contains(&calls), "{calls} calls");
+    bench.cancel("a").await;
+    sleep(2 * SECOND).await;
+    assert_eq!((bench.stored(), taking.is_finished()), (vec![0, 1, 2, 3], false));
+    bench.cancel("b").await;
+    taking.await.unwrap().unwrap();
+    assert_eq!((bench.stored(), bench.counts()), (vec![0, 1, 2, 3, 4], [5, 0, 0, 0, 0]));
+    assert_eq!(bench.health.get().0, SourceState::Running);
+
+    let taking = bench.take(vec![keep("f", "x")]);
+    sleep(SECOND).await;
+    bench.stop.send_replace(true);
+    assert_eq!(taking.await.unwrap(), Err(Stopped));
+    assert_eq!(bench.waiting(&id("f")).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_scheduled_is_a_dead_letter_with_the_reason() {
+    let delay = Some(Duration::from_hours(1));
+    let bench = Bench::start(RouteLimits { delay, ..RouteLimits::default() }).await;
+    let later = |id: &str, on_conflict| {
+        let due = Due::At(UnixMillis::new(EPOCH + 3_700_000).unwrap());
+        NewMessage { due, ..message(id, "later", on_conflict) }
+    };
+    let (large, replacing) =
+        (message("large", "0123456789x", OnConflict::Keep), message("a", "0123456789x", OnConflict::Replace));
+    let long = later("b", OnConflict::Replace);
+    let entries = vec![
+        keep("fits", "0123456789"),
+        SourceEntry::Schedule(large),
+        SourceEntry::Schedule(replacing.clone()),
+        SourceEntry::Invalid(message("broken", "?", OnConflict::Keep), "not understood".to_owned()),
+        SourceEntry::Schedule(later("long", OnConflict::Keep)),
+        SourceEntry::Schedule(long.clone()),
+    ];
+    bench.take(entries).await.unwrap().unwrap();
+    assert_eq!(bench.stored(), (0..6).collect::<Vec<_>>());
+    assert_eq!(bench.counts()[..2], [1, 5]);
+    assert_eq!(bench.waiting(&id("fits")).await.as_deref(), Some("0123456789"));
+    let too_large = Some("invalid: the payload takes 11 bytes, at most 10".to_owned());
+    assert_eq!(bench.error(&id("large")).await, too_large);
+    assert_eq!(bench.error(&id("broken")).await.as_deref(), Some("invalid: not understood"));
+    let too_long = Some(format!("invalid: {}", Limit::Delay.explain()));
+    assert_eq!(bench.error(&id("long")).await, too_long);
+    // One that would replace is not below its id, which another message may need.
+    assert_eq!((bench.error(&id("a")).await, bench.error(&id("b")).await), (None, None));
+    assert_eq!(bench.error(&under_digest(replacing).id).await, too_large);
+    assert_eq!(bench.error(&under_digest(long).id).await, too_long);
+
+    // Each again: a dead letter is not made twice, and of other content gets an id of its own.
+    let again = message("broken", "?", OnConflict::Keep);
+    let other = message("broken", "other", OnConflict::Keep);
+    let entries = [again, other.clone()].map(|message| SourceEntry::Invalid(message, "not understood".to_owned()));
+    bench.stored.lock().clear();
+    bench.take(entries.into()).await.unwrap().unwrap();
+    assert_eq!(bench.stored(), [0, 1]);
+    // A dead letter is due on its arrival.
+    let other = under_digest(NewMessage { due: Due::NOW, ..other });
+    assert_eq!(bench.error(&other.id).await.as_deref(), Some("invalid: not understood"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_live_id_is_known_with_the_same_content_and_a_conflict_with_other() {
+    let bench = Bench::start(RouteLimits::default()).await;
+    bench.take(vec![keep("a", "one")]).await.unwrap().unwrap();
+    bench.take(vec![keep("a", "one"), keep("a", "two"), keep("b", "one")]).await.unwrap().unwrap();
+    assert_eq!(bench.counts(), [3, 0, 1, 1, 0]);
+    let other = under_digest(message("a", "two", OnConflict::Keep)).id;
+    assert_eq!(bench.waiting(&id("a")).await.as_deref(), Some("one"));
+    assert_eq!(bench.waiting(&other).await.as_deref(), Some("two"));
+    // Another due time is other content, too.
+    let later =
+        NewMessage { due: Due::At(UnixMillis::new(EPOCH + 1).unwrap()), ..message("a", "one", OnConflict::Keep) };
+    let ids: BTreeSet<_> =
+        [later, message("a", "one", OnConflict::Keep)].into_iter().map(|message| under_digest(message).id).collect();
+    assert_eq!(ids.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn replacements_and_cancellations_wait_for_a_message_in_flight() {
+    let bench = Bench::start(RouteLimits::default()).await;
+    bench.take(vec![keep("a", "one"), keep("b", "one")]).await.unwrap().unwrap();
+    bench.claim("a");
+    bench.stored.lock().clear();
+    let taking = bench.take(vec![replace("a", "two"), replace("b", "two")]);
+    sleep(SECOND / 2).await;
+    assert_eq!((bench.stored(), bench.health.get().0), (vec![1], SourceState::Running));
+    sleep(SECOND).await;
+    let error = "`a` is in flight, its replacement waits".to_owned();
+    assert_eq!((taking.is_finished(), bench.health.get()), (false, (SourceState::Failing, Some(error))));
+    bench.give_back("a");
+    taking.await.unwrap().unwrap();
+    assert_eq!((bench.stored(), bench.health.get().0), (vec![0, 1], SourceState::Running));
+    assert_eq!(bench.waiting(&id("a")).await.as_deref(), Some("two"));
+    assert_eq!(bench.counts(), [4, 0, 0, 0, 0]);
+
+    bench.claim("a");
+    bench.stored.lock().clear();
+    let taking = bench.take(vec![cancel("a"), cancel("b"), cancel("unknown"), cancel("never")]);
+    sleep(SECOND / 2).await;
+    assert_eq!((bench.stored(), bench.health.get().0), (vec![1, 2, 3], SourceState::Running));
+    sleep(SECOND).await;
+    let error = "`a` is in flight, its cancellation waits".to_owned();
+    assert_eq!((taking.is_finished(), bench.health.get()), (false, (SourceState::Failing, Some(error))));
+    bench.give_back("a");
+    taking.await.unwrap().unwrap();
+    assert_eq!((bench.stored(), bench.health.get().0), (vec![0, 1, 2, 3], SourceState::Running));
+    assert_eq!((bench.waiting(&id("a")).await, bench.waiting(&id("b")).await), (None, None));
+    assert_eq!(bench.counts(), [4, 0, 0, 0, 2]);
+
+    // The cancelled message is part of the batch.
+    bench.take(vec![replace("c", "one"), cancel("c")]).await.unwrap().unwrap();
+    assert_eq!((bench.waiting(&id("c")).await, bench.counts()), (None, [4, 0, 0, 0, 2]));
 }

@@ -35,6 +35,8 @@ mod safety;
 mod schedule;
 mod schedules;
 mod script;
+#[cfg(test)]
+pub mod simulated;
 mod wake;
 mod writes;
 

@@ -1,0 +1,55 @@
+//! For tests: the store over a model of Redis in the process, on the paused clock.
+
+use std::{sync::Arc, time::Duration};
+
+use punctual_model::{Links, Server};
+use tokio::time::Instant;
+
+use super::{
+    RedisStore, RouteSettings,
+    connection::{Connection, Upstream},
+};
+use crate::message::RouteLimits;
+
+/// The clock of the model when a test begins: milliseconds since the epoch.
+pub const EPOCH: u64 = 1_700_000_000_000;
+
+/// A store with the route `r`, which has one partition.
+pub struct Simulated {
+    pub server: Arc<Server>,
+    pub links: Arc<Links>,
+    pub store: Arc<RedisStore>,
+}
+
+impl Simulated {
+    pub async fn start(max_payload: usize, limits: RouteLimits) -> Self {
+        let started = Instant::now();
+        let passed = move || u64::try_from(started.elapsed().as_micros()).expect("a short time");
+        let server = Server::new(move || EPOCH * 1000 + passed());
+        let links = Links::new(&server, 1);
+        let connection = Arc::new(Connection::to(Arc::new(Upstream::from(links.clone())), Duration::from_secs(1)));
+        let settings = RouteSettings {
+            name: "r".into(),
+            partitions: 1,
+            max_payload,
+            remember: None,
+            limits,
+            flow: None,
+            forwards: false,
+            history: None,
+        };
+        let store = Arc::new(RedisStore::new(connection, "p", [settings]));
+        store.register().await.expect("the route is registered");
+        Self { server, links, store }
+    }
+
+    pub fn execute(&self, command: &[&str]) {
+        let command: Vec<Vec<u8>> = command.iter().map(|word| word.as_bytes().to_vec()).collect();
+        self.server.execute(&command);
+    }
+
+    /// Calls of scripts so far.
+    pub fn calls(&self) -> u64 {
+        self.server.counts().scripts
+    }
+}
