@@ -9,7 +9,7 @@ use punctual_model::LinkFaults;
 use tokio::task::JoinHandle;
 
 use super::{super::SourceState, *};
-use crate::message::{Metadata, RouteLimits, TraceContext, TraceId};
+use crate::message::{MAX_METADATA_BYTES, Metadata, RouteLimits, TraceContext, TraceId};
 use crate::store::redis::{
     RedisStore,
     connection::Connection,
@@ -218,9 +218,11 @@ async fn until_capacity_waits_for_the_limit_of_the_route() {
     let calls = bench.redis.calls();
     let (intake, began) = (bench.intake.clone(), Instant::now());
     let waiting = tokio::spawn(async move { (intake.until_capacity(9).await, began.elapsed()) });
-    sleep(60 * SECOND).await;
+    sleep(SECOND).await;
+    assert!((10..20).contains(&(bench.redis.calls() - calls)), "soon at first");
+    sleep(59 * SECOND).await;
     assert_eq!(bench.health.get(), (SourceState::Failing, Some(Limit::Messages.explain().to_owned())));
-    // Soon at first, and later once a second.
+    // Later once a second.
     let calls = bench.redis.calls() - calls;
     assert!((60..75).contains(&calls), "{calls} calls");
     bench.cancel("3").await;
@@ -236,6 +238,47 @@ async fn until_capacity_waits_for_the_limit_of_the_route() {
     bench.stop.send_replace(true);
     assert_eq!(waiting.await.unwrap(), Err(Stopped));
     assert_eq!(bench.health.get().0, SourceState::Running);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_capacity_counts_messages_in_flight_and_bytes_of_the_largest_message() {
+    let bench = Bench::with_messages(5).await;
+    bench.take(vec![keep("a", "x"), keep("b", "x")]).await.unwrap().unwrap();
+    bench.claim("a");
+    assert_eq!(bench.intake.until_capacity(9).await, Ok(3));
+
+    // The largest message has a payload of 10 bytes.
+    let largest = 10 + MAX_METADATA_BYTES as u64 + 64;
+    let bench = Bench::start(RouteLimits { bytes: Some(1000 * largest), ..RouteLimits::default() }).await;
+    assert_eq!(bench.intake.until_capacity(u16::MAX).await, Ok(1000));
+    bench.take(vec![keep("a", "x")]).await.unwrap().unwrap();
+    assert_eq!(bench.intake.until_capacity(u16::MAX).await, Ok(999), "less than a whole one");
+    // With a low limit half of it is the largest.
+    let bench = Bench::start(RouteLimits { bytes: Some(1000), ..RouteLimits::default() }).await;
+    assert_eq!(bench.intake.until_capacity(u16::MAX).await, Ok(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_side_of_a_source_reports_for_itself() {
+    let bench = Bench::start(RouteLimits::default()).await;
+    let (intake, health) = (&bench.intake, &bench.health);
+    intake.running();
+    assert_eq!((health.get().0, health.is_running()), (SourceState::Running, true));
+    let began = Instant::now();
+    sleep(SECOND).await;
+    intake.failing("no broker");
+    assert_eq!((health.get(), health.is_running()), ((SourceState::Failing, Some("no broker".to_owned())), false));
+    sleep(SECOND).await;
+    intake.failing("no broker");
+    assert_eq!(health.times().since - began, SECOND, "as long as it fails");
+    intake.report_failing(Side::Redis, "no Redis");
+    intake.running();
+    assert_eq!(health.get().0, SourceState::Failing);
+    intake.failing("no broker");
+    intake.resumed();
+    assert_eq!(health.get().0, SourceState::Running);
+    intake.took(0);
+    assert_eq!(health.times().last_success, None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -349,6 +392,7 @@ async fn a_live_id_is_known_with_the_same_content_and_a_conflict_with_other() {
     let ids: BTreeSet<_> =
         [later, message("a", "one", OnConflict::Keep)].into_iter().map(|message| under_digest(message).id).collect();
     assert_eq!(ids.len(), 2);
+    assert_eq!(under_digest(message("a", "one", OnConflict::Replace)).on_conflict, OnConflict::Keep);
 }
 
 #[tokio::test(start_paused = true)]
