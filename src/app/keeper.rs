@@ -140,7 +140,7 @@ mod tests {
     };
 
     /// Timeout of an event that is due at once.
-    const SOON: Duration = Duration::from_secs(20);
+    const SOON: Duration = Duration::from_secs(10);
 
     #[tokio::test]
     async fn an_emptied_redis_is_prepared_again_after_a_reconnect_a_resubscription_and_a_minute() {

@@ -138,6 +138,17 @@ def build(left_out):
     return binaries
 
 
+# Tests that run, with their directories.
+RUNNING = {}
+
+
+def stop(number, _):
+    """A test with an endless loop would outlive this process."""
+    for process, directory in list(RUNNING.items()):
+        end(process, directory)
+    os._exit(128 + number)
+
+
 def end(process, directory):
     """Kills a test, and what it left behind: an embedded Redis outlives a killed parent."""
     try:
@@ -162,6 +173,7 @@ def execute(binary, names, environment, limit):
             [binary, "--exact", "--test-threads=1", *names], cwd=TREE, env=environment, start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )
+        RUNNING[process] = directory
         timer = threading.Timer(limit, lambda: (late.set(), end(process, directory)))
         timer.start()
         with process.stdout:
@@ -174,6 +186,7 @@ def execute(binary, names, environment, limit):
         code = None if failed else process.wait()
         end(process, directory)
         process.wait()
+        RUNNING.pop(process)
     if failed is None and (code != 0 or late.is_set()):
         failed = names[0]
     return failed, time.time() - began
@@ -260,6 +273,8 @@ def main():
     parser.add_argument("--seconds", type=int, default=45, help="for the tests with servers of one edit (default 45)")
     parser.add_argument("--new", action="store_true", help="forget what was tried before")
     options = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
     if options.new:
         shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir(parents=True, exist_ok=True)

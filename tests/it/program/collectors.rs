@@ -7,14 +7,13 @@ use prost::Message;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
-use super::{client::Client, eventually, heavy};
+use super::{alone, client::Client, eventually, heavy};
 use crate::support::{
     RawServer,
     port::Port,
     punctual::Punctual,
     read_request,
     receiver::{Receiver, wall_clock},
-    scale::rounds,
     spans,
 };
 
@@ -22,9 +21,7 @@ const MAX_WAIT: Duration = Duration::from_secs(20);
 /// Due over a second.
 const MESSAGES: usize = 200;
 /// Maximum lateness of a debug build beside other tests, in ms. The exports of the collectors here take seconds.
-fn late_at_most() -> u64 {
-    rounds(1500, 500)
-}
+const LATE: u64 = 500;
 
 fn configuration(endpoint: &str, receiver: &Receiver) -> String {
     json!({
@@ -44,7 +41,7 @@ async fn deliver(punctual: &Punctual, receiver: &Receiver) {
     client.schedule("r", &messages.collect::<Value>().to_string()).await;
     for request in receiver.wait_for(MESSAGES, MAX_WAIT).await {
         let late = request.arrived.saturating_sub(request.due());
-        assert!(late <= late_at_most(), "{late} ms late:\n{}", punctual.log());
+        assert!(late <= LATE, "{late} ms late:\n{}", punctual.log());
         assert!(request.header("traceparent").ends_with("-01"));
     }
 }
@@ -75,27 +72,27 @@ fn raw(server: &RawServer) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_that_is_down_delays_nothing() {
     let port = Port::reserve();
-    let _turn = heavy().await;
+    let _alone = alone().await;
     outlast(&format!("http://{}", port.address()), "export", "Connection refused").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_that_hangs_delays_nothing() {
     let server = RawServer::silent();
-    let _turn = heavy().await;
+    let _alone = alone().await;
     outlast(&raw(&server), "export", "no answer within 5s").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_that_closes_its_connections_delays_nothing() {
     let server = RawServer::answering("");
-    let _turn = heavy().await;
+    let _alone = alone().await;
     outlast(&raw(&server), "export", "error sending request").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_that_fails_or_refuses_delays_nothing() {
-    let _turn = heavy().await;
+    let _alone = alone().await;
     for (reply, error) in [
         ("500 Internal Server Error\r\ncontent-length: 0\r\n\r\n", "500"),
         ("429 Too Many Requests\r\nretry-after: 3600\r\ncontent-length: 0\r\n\r\n", "429"),
