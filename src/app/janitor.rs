@@ -125,17 +125,7 @@ mod tests {
         let embedded = Embedded::start(directory.path()).await.unwrap();
         let client = redis::Client::open(embedded.url()).unwrap();
         let connection = Arc::new(Connection::new(client, Duration::from_secs(10)));
-        let settings = RouteSettings {
-            flow: None,
-            forwards: false,
-            history: None,
-            name: "r".into(),
-            partitions: 1,
-            max_payload: 100,
-            remember: None,
-            limits: crate::message::RouteLimits::default(),
-        };
-        let store = Arc::new(RedisStore::new(connection, "p", [settings]));
+        let store = Arc::new(RedisStore::new(connection, "p", [RouteSettings::plain("r", 100)]));
         Queue::new(store.clone(), &BTreeMap::new(), false).prepare().await.unwrap();
         let soon = Duration::from_secs(10);
         for (max_age, expected) in [(None, FALLBACK_INTERVAL), (Some(soon), soon)] {

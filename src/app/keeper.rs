@@ -135,7 +135,6 @@ mod tests {
     use super::*;
     use crate::{
         app::embedded::Embedded,
-        message::RouteLimits,
         store::redis::{RedisStore, RouteSettings, connection::Connection},
     };
 
@@ -148,18 +147,7 @@ mod tests {
         let embedded = Embedded::start(directory.path()).await.unwrap();
         let client = redis::Client::open(embedded.url()).unwrap();
         let connection = Arc::new(Connection::new(client.clone(), SOON));
-        let (name, limits) = ("r".into(), RouteLimits::default());
-        let settings = RouteSettings {
-            name,
-            partitions: 1,
-            max_payload: 100,
-            remember: None,
-            limits,
-            flow: None,
-            forwards: false,
-            history: None,
-        };
-        let store = Arc::new(RedisStore::new(connection, "p", [settings]));
+        let store = Arc::new(RedisStore::new(connection, "p", [RouteSettings::plain("r", 100)]));
         let queue = Arc::new(Queue::new(store.clone(), &BTreeMap::new(), false));
         let (generations, subscriptions) = (watch::Sender::new(0), watch::Sender::new(0));
         let ((prepared, is_prepared), incidents) = (oneshot::channel(), Incidents::default());

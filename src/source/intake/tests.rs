@@ -295,13 +295,17 @@ async fn until_growing_waits_for_redis() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_entries_of_a_large_batch_are_stored_and_told_once() {
+async fn a_batch_of_several_calls_is_stored_whole_and_told_once_but_for_invalid_entries() {
     let bench = Bench::start(RouteLimits::default()).await;
-    let entries = (0..2500).map(|n| keep(&n.to_string(), "x")).collect();
+    let mut entries: Vec<_> = (0..2500).map(|n| keep(&n.to_string(), "x")).collect();
+    for n in [0, 1200] {
+        entries.insert(n, keep(&format!("large{n}"), "0123456789x"));
+    }
     bench.take(entries).await.unwrap().unwrap();
-    assert_eq!(bench.stored(), (0..2500).collect::<Vec<_>>());
-    assert_eq!(bench.counts(), [2500, 0, 0, 0, 0]);
-    assert_eq!(bench.waiting(&id("2499")).await.as_deref(), Some("x"));
+    assert_eq!(bench.stored(), (0..2502).collect::<Vec<_>>());
+    assert_eq!(bench.counts(), [2500, 2, 0, 0, 0]);
+    let stats = bench.queue.stats("r").await.unwrap();
+    assert_eq!((stats.pending, stats.dead), (2500, 2));
     assert!(bench.health.times().last_success.is_some());
 }
 

@@ -150,6 +150,21 @@ pub(super) struct KnownRoute {
 }
 
 impl RouteSettings {
+    /// One partition, and none of the features that a route can have.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn plain(name: &str, max_payload: usize) -> Self {
+        Self {
+            name: name.into(),
+            partitions: 1,
+            max_payload,
+            remember: None,
+            limits: RouteLimits::default(),
+            flow: None,
+            forwards: false,
+            history: None,
+        }
+    }
+
     /// `former`: the number of partitions from which messages are moved.
     pub(super) fn to_json(&self, former: Option<u16>, generations: &Generations) -> String {
         let Self { name: _, partitions, max_payload, .. } = *self;

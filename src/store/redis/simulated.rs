@@ -28,16 +28,7 @@ impl Simulated {
         let server = Server::new(move || EPOCH * 1000 + passed());
         let links = Links::new(&server, 1);
         let connection = Arc::new(Connection::to(Arc::new(Upstream::from(links.clone())), Duration::from_secs(1)));
-        let settings = RouteSettings {
-            name: "r".into(),
-            partitions: 1,
-            max_payload,
-            remember: None,
-            limits,
-            flow: None,
-            forwards: false,
-            history: None,
-        };
+        let settings = RouteSettings { limits, ..RouteSettings::plain("r", max_payload) };
         let store = Arc::new(RedisStore::new(connection, "p", [settings]));
         store.register().await.expect("the route is registered");
         Self { server, links, store }

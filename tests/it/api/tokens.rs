@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use punctual::{
     config::{AuthConfig, Right, TokenConfig, TokenDigest},
-    message::{DeadReason, MessageId, Metadata, NewMessage, OnConflict, RouteLimits},
+    message::{DeadReason, MessageId, Metadata, NewMessage, OnConflict},
     store::{
         Partition,
         redis::{RedisStore, RouteSettings, connection::Connection},
@@ -267,17 +267,7 @@ async fn a_token_for_other_routes_is_refused_by_every_call_of_a_route() {
 async fn an_unconfigured_route_is_listed_for_a_token_of_all_routes_only() {
     let server = guarded(false).await;
     let connection = Connection::new(redis::Client::open(server.redis.url()).unwrap(), REQUEST_TIMEOUT);
-    let settings = RouteSettings {
-        name: "old".into(),
-        partitions: 1,
-        max_payload: 100,
-        remember: None,
-        limits: RouteLimits::default(),
-        flow: None,
-        forwards: false,
-        history: None,
-    };
-    let store = RedisStore::new(Arc::new(connection), "punctual", [settings]);
+    let store = RedisStore::new(Arc::new(connection), "punctual", [RouteSettings::plain("old", 100)]);
     store.register().await.expect("registered");
     store.schedule(&partition("old"), &[message()]).await.expect("scheduled");
     for (token, routes) in [("t-read", &["a", "b", "old"][..]), ("t-only-b", &["b"])] {

@@ -121,16 +121,7 @@ impl Bench {
 fn store(url: &str, remember: Option<Remember>, limits: RouteLimits) -> Arc<RedisStore> {
     let server = RedisEndpoint { url: url.into(), username: None, password: None, tls: TlsFiles::default() };
     let connection = Connection::new(client(&server).expect("a valid URL"), MAX_WAIT);
-    let settings = RouteSettings {
-        name: ROUTE.into(),
-        partitions: 1,
-        max_payload: 1000,
-        remember,
-        limits,
-        flow: None,
-        forwards: false,
-        history: None,
-    };
+    let settings = RouteSettings { remember, limits, ..RouteSettings::plain(ROUTE, 1000) };
     Arc::new(RedisStore::new(Arc::new(connection), "p", [settings]))
 }
 
@@ -359,21 +350,6 @@ async fn without_a_memory_only_what_waits_is_known() {
     assert_eq!(bench.delivered().await, ["key"]);
     bench.take([schedule("key", 2, Due::NOW)]).await;
     assert_eq!(bench.delivered().await, ["key"], "it forgot");
-}
-
-#[tokio::test]
-async fn a_batch_of_several_calls_is_scheduled_whole_but_for_invalid_entries() {
-    let bench = Bench::start(None).await;
-    let keep = |n: usize| SourceEntry::Schedule(message(id(&format!("m{n}")), HOUR, OnConflict::Keep));
-    let mut entries: Vec<_> = (0..2500).map(keep).collect();
-    for n in [0, 1200] {
-        let large =
-            NewMessage { payload: vec![0; 1001].into(), ..message(id(&format!("l{n}")), HOUR, OnConflict::Keep) };
-        entries.insert(n, SourceEntry::Schedule(large));
-    }
-    bench.take(entries).await;
-    let stats = bench.queue.stats(ROUTE).await.expect("numbers");
-    assert_eq!((stats.pending, stats.dead), (2500, 2));
 }
 
 #[tokio::test]

@@ -5,8 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use punctual::{
     message::{
-        DeadReason, Ending, HistoryLimits, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember,
-        RouteLimits, State,
+        DeadReason, Ending, HistoryLimits, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember, State,
     },
     queue::Queue,
     store::{
@@ -49,14 +48,9 @@ async fn acted_on(store: &RedisStore, action: DeadAction, selection: Selection) 
 /// Each settlement remembers as many as it forgets, and keeps as many ends as it deletes.
 fn full_memory() -> RouteSettings {
     RouteSettings {
-        name: ROUTE.into(),
-        partitions: 1,
-        max_payload: MAX_PAYLOAD,
         remember: Some(Remember { period: Duration::from_hours(1), max: 1000 }),
-        limits: RouteLimits::default(),
-        flow: None,
-        forwards: false,
         history: Some(HistoryLimits { period: Duration::from_hours(1), max: 1000 }),
+        ..RouteSettings::plain(ROUTE, MAX_PAYLOAD)
     }
 }
 
@@ -214,16 +208,7 @@ async fn remembered_ids_beyond_a_smaller_bound_are_evicted_under_full_load() {
         .await
         .expect("filled");
     let store = |remember| {
-        let settings = RouteSettings {
-            name: ROUTE.into(),
-            partitions: 1,
-            max_payload: MAX_PAYLOAD,
-            remember,
-            limits: RouteLimits::default(),
-            flow: None,
-            forwards: false,
-            history: None,
-        };
+        let settings = RouteSettings { remember, ..RouteSettings::plain(ROUTE, MAX_PAYLOAD) };
         RedisStore::new(bench.store.servers().clone(), PREFIX, [settings])
     };
     let stores = [store(Some(Remember { period: Duration::from_hours(1), max: 1000 })), store(None)];

@@ -57,16 +57,7 @@ impl Pair {
         let client = redis::Client::open(self.master.url()).expect("a valid URL");
         let connection = || Arc::new(Connection::new(client.clone(), MAX_WAIT));
         let limits = punctual::message::RouteLimits::default();
-        let route = RouteSettings {
-            name: "r".into(),
-            partitions: 1,
-            max_payload: 100,
-            remember: None,
-            limits,
-            flow: None,
-            forwards: false,
-            history: None,
-        };
+        let route = RouteSettings { limits, ..RouteSettings::plain("r", 100) };
         RedisStore::new(connection(), "p", [route]).confirming_over(connection(), Durability { replicas, timeout })
     }
 

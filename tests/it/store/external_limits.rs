@@ -236,16 +236,7 @@ fn small_message(id: MessageId) -> NewMessage {
 
 /// A store with one route of this name, which has one partition.
 async fn limited(bench: &Bench, name: &str, limits: RouteLimits) -> (RedisStore, Partition) {
-    let settings = RouteSettings {
-        name: name.into(),
-        partitions: 1,
-        max_payload: MAX_PAYLOAD,
-        remember: None,
-        limits,
-        flow: None,
-        forwards: false,
-        history: None,
-    };
+    let settings = RouteSettings { limits, ..RouteSettings::plain(name, MAX_PAYLOAD) };
     let store = RedisStore::new(bench.store.servers().clone(), PREFIX, [settings]);
     store.register().await.expect("registered");
     (store, Partition { route: name.into(), index: 0, count: 1 })

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use punctual::{
-    message::{EndOutcome, EndRecord, EndedMessage, HistoryLimits, NewMessage, OnConflict, RouteLimits},
+    message::{EndOutcome, EndRecord, EndedMessage, HistoryLimits, NewMessage, OnConflict},
     queue::{EndedQuery, Purge, Queue, QueueError},
     store::{
         ClaimEnd, Filter, Found, Lease, Order, Partition, Settlement, Store,
@@ -24,16 +24,8 @@ use super::{
 const ROUTE: &str = "kept";
 
 fn settings(partitions: u16, history: Option<(Duration, u32)>) -> RouteSettings {
-    RouteSettings {
-        name: ROUTE.into(),
-        partitions,
-        max_payload: MAX_PAYLOAD,
-        remember: None,
-        limits: RouteLimits::default(),
-        flow: None,
-        forwards: false,
-        history: history.map(|(period, max)| HistoryLimits { period, max }),
-    }
+    let history = history.map(|(period, max)| HistoryLimits { period, max });
+    RouteSettings { partitions, history, ..RouteSettings::plain(ROUTE, MAX_PAYLOAD) }
 }
 
 async fn store(bench: &Bench, partitions: u16, history: Option<(Duration, u32)>) -> (Arc<RedisStore>, Queue) {

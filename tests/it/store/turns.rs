@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use punctual::{
-    message::{MessageId, Metadata, NewMessage, OnConflict, RouteLimits},
+    message::{MessageId, Metadata, NewMessage, OnConflict},
     queue::{Queue, QueueError},
     store::{
         StoreError,
@@ -28,17 +28,7 @@ const CALLS: usize = 10;
 async fn what_waits_longer_than_the_timeout_fails_and_is_not_written_later() {
     let redis = RedisServer::start().await;
     let connection = Connection::new(redis::Client::open(redis.url()).expect("a URL"), TIMEOUT);
-    let settings = RouteSettings {
-        name: "r".into(),
-        partitions: 1,
-        max_payload: 100,
-        remember: None,
-        limits: RouteLimits::default(),
-        flow: None,
-        forwards: false,
-        history: None,
-    };
-    let store = Arc::new(RedisStore::new(Arc::new(connection), "p", [settings]));
+    let store = Arc::new(RedisStore::new(Arc::new(connection), "p", [RouteSettings::plain("r", 100)]));
     store.register().await.expect("nothing is registered yet");
     let queue = Queue::new(store, &BTreeMap::new(), false);
     queue.schedule("r", "test", messages("before")).await.expect("scheduled");

@@ -98,14 +98,10 @@ impl ApiServer {
         let client = redis::Client::open(redis.url()).unwrap();
         let connection = || Arc::new(Connection::new(client.clone(), REQUEST_TIMEOUT / 2));
         let settings = |(name, partitions): &(&str, u16)| RouteSettings {
-            name: (*name).into(),
             partitions: *partitions,
-            max_payload: MAX_PAYLOAD,
             remember: setup.remember,
             limits: setup.limits,
-            flow: None,
-            forwards: false,
-            history: None,
+            ..RouteSettings::plain(name, MAX_PAYLOAD)
         };
         let store = RedisStore::new(connection(), "punctual", setup.routes.iter().map(settings));
         let store = Arc::new(store.listing_over(connection()));

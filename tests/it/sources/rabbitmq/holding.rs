@@ -37,16 +37,7 @@ async fn queue(redis: &RedisServer, limits: RouteLimits) -> Arc<Queue> {
     let url = redis.url().as_str().into();
     let server = RedisEndpoint { url, username: None, password: None, tls: TlsFiles::default() };
     let connection = Connection::new(client(&server).expect("a valid URL"), MAX_WAIT);
-    let settings = RouteSettings {
-        name: "r".into(),
-        partitions: 1,
-        max_payload: 1000,
-        remember: None,
-        limits,
-        flow: None,
-        forwards: false,
-        history: None,
-    };
+    let settings = RouteSettings { limits, ..RouteSettings::plain("r", 1000) };
     let store = Arc::new(RedisStore::new(Arc::new(connection), "p", [settings]));
     store.register().await.expect("nothing is registered yet");
     Arc::new(Queue::new(store, &BTreeMap::new(), false))
