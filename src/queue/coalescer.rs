@@ -228,8 +228,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        message::{LogRecord, MessageId, Metadata, OnConflict, RouteLimits},
-        store::redis::simulated::Simulated,
+        message::{LogRecord, MessageId, Metadata, OnConflict},
+        store::redis::{RouteSettings, simulated::Simulated},
         time::Due,
     };
 
@@ -303,7 +303,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn concurrent_jobs_share_a_call_and_a_lone_one_does_not_wait_for_others() {
-        let redis = Simulated::start(1000, RouteLimits::default()).await;
+        let redis = Simulated::start([RouteSettings::plain("r", 1000)]).await;
         let registry = Arc::new(RouteRegistry::new(redis.store.clone(), false));
         let coalescer = Coalescer::spawn(redis.store.clone(), registry, partition());
         let schedule = async |id| coalescer.schedule(vec![message(id, 1)]).await.unwrap();
@@ -325,7 +325,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_job_that_waited_too_long_or_for_nobody_is_not_written() {
-        let redis = Simulated::start(1000, RouteLimits::default()).await;
+        let redis = Simulated::start([RouteSettings::plain("r", 1000)]).await;
         let store = redis.store.clone();
         let registry = Arc::new(RouteRegistry::new(store.clone(), false));
         let way = Way { store, registry, partition: partition() };

@@ -2,11 +2,10 @@
 
 use tokio::time::Instant;
 
-use super::{Bulk, DeadSummary, Queue, QueueError, check_due, cursor};
+use super::{Bulk, DeadSummary, Queue, QueueError, cursor};
 use crate::{
     message::MessageId,
     store::{BulkProgress, DeadAction, DeadWork, Edit, Edited, Filter, Selection, StoreError},
-    time::Due,
 };
 
 impl Queue {
@@ -25,9 +24,6 @@ impl Queue {
         let store = self.store();
         let found = self.route(route)?;
         let (first, mut done) = cursor.map_or(Ok((0, BulkProgress::default())), cursor::decode_bulk)?;
-        if let Some(start) = work.spread.start {
-            check_due(Due::At(start))?;
-        }
         if work.action == DeadAction::Forward && !store.forwards(route) {
             return Err(QueueError::NoForwarding(route.to_owned()));
         }

@@ -209,4 +209,53 @@ mod tests {
             assert_eq!(begin(order, &bounds, 0, None), EndPlace::At(bounded));
         }
     }
+
+    #[test]
+    fn each_part_of_a_filter_must_match() {
+        let millis = |at| UnixMillis::new(at).unwrap();
+        let end = EndedMessage {
+            id: crate::message::MessageId::parse("a").unwrap(),
+            outcome: EndOutcome::Dead,
+            attempts: 1,
+            due: millis(0),
+            accepted: millis(0),
+            ended: millis(10),
+            key: Some("k".to_owned()),
+            flow: Some("f".to_owned()),
+            group: Some("g".to_owned()),
+            scheduled_by: None,
+            cancelled_by: None,
+            status: None,
+            error: Some("timeout: of the sink".to_owned()),
+        };
+        let takes = |filter: Filter, outcome| EndedQuery { outcome, filter, order: Order::Ascending }.takes(&end);
+        let some = |text: &str| Some(text.to_owned());
+        let matching = [
+            Filter::default(),
+            Filter { since: Some(millis(10)), ..Filter::default() },
+            Filter { until: Some(millis(11)), ..Filter::default() },
+            Filter { contains: some("of the"), ..Filter::default() },
+            Filter { flow: some("f"), ..Filter::default() },
+            Filter { group: some("g"), ..Filter::default() },
+            Filter { key: some("k"), ..Filter::default() },
+        ];
+        for filter in matching {
+            assert!(takes(filter.clone(), None) && takes(filter.clone(), Some(EndOutcome::Dead)), "{filter:?}");
+            assert!(!takes(filter.clone(), Some(EndOutcome::Delivered)), "{filter:?}");
+            let query = |outcome| EndedQuery { outcome, filter: filter.clone(), order: Order::Ascending };
+            assert_eq!(query(None).has_filter(), filter != Filter::default());
+            assert!(query(Some(EndOutcome::Dead)).has_filter());
+        }
+        let others = [
+            Filter { since: Some(millis(11)), ..Filter::default() },
+            Filter { until: Some(millis(10)), ..Filter::default() },
+            Filter { contains: some("Of the"), ..Filter::default() },
+            Filter { flow: some(""), ..Filter::default() },
+            Filter { group: some("h"), ..Filter::default() },
+            Filter { key: some("K"), ..Filter::default() },
+        ];
+        for filter in others {
+            assert!(!takes(filter.clone(), None), "{filter:?}");
+        }
+    }
 }

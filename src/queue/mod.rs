@@ -18,6 +18,8 @@ mod registry;
 mod scatter;
 mod schedules;
 mod stats;
+#[cfg(test)]
+mod tests;
 
 pub use acceptance::Capacity;
 pub use ended::{EndedPage, EndedQuery};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use tokio::time::Instant;
 
-use super::{Bulk, Queue, QueueError, check_due, cursor};
+use super::{Bulk, Queue, QueueError, cursor};
 use crate::{
     message::{Limit, MessageId, Metadata, NewMessage, OnConflict, Rate, State, StoredMessage},
     store::{
@@ -59,9 +59,6 @@ impl Queue {
     ) -> Result<(), QueueError> {
         let found = self.route(route)?;
         self.route(to)?;
-        if let Some(start) = work.spread.start {
-            check_due(Due::At(start))?;
-        }
         let expiry = if let DeadAction::Redrive(expiry) = work.action { expiry } else { Expiry::Drop };
         let redirect = Redirect { to, work, expiry };
         let (first, mut done) = cursor.map_or(Ok((0, BulkProgress::default())), cursor::decode_bulk)?;

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use super::{super::SourceState, *};
 use crate::message::{MAX_METADATA_BYTES, Metadata, RouteLimits, TraceContext, TraceId};
 use crate::store::redis::{
-    RedisStore,
+    RedisStore, RouteSettings,
     connection::Connection,
     simulated::{EPOCH, Simulated},
 };
@@ -101,7 +101,7 @@ struct Bench {
 
 impl Bench {
     async fn start(limits: RouteLimits) -> Self {
-        let redis = Simulated::start(10, limits).await;
+        let redis = Simulated::start([RouteSettings { limits, ..RouteSettings::plain("r", 10) }]).await;
         let queue = Arc::new(Queue::new(redis.store.clone(), &BTreeMap::new(), false));
         let (stop, stopping) = watch::channel(false);
         let health = Arc::<SourceHealth>::default();

@@ -9,12 +9,13 @@ use super::{
     RedisStore, RouteSettings,
     connection::{Connection, Upstream},
 };
-use crate::message::RouteLimits;
 
 /// The clock of the model when a test begins: milliseconds since the epoch.
 pub const EPOCH: u64 = 1_700_000_000_000;
 
-/// A store with the route `r`, which has one partition.
+/// Of all keys.
+pub const PREFIX: &str = "p";
+
 pub struct Simulated {
     pub server: Arc<Server>,
     pub links: Arc<Links>,
@@ -22,16 +23,22 @@ pub struct Simulated {
 }
 
 impl Simulated {
-    pub async fn start(max_payload: usize, limits: RouteLimits) -> Self {
+    pub async fn start(routes: impl IntoIterator<Item = RouteSettings>) -> Self {
         let started = Instant::now();
         let passed = move || u64::try_from(started.elapsed().as_micros()).expect("a short time");
         let server = Server::new(move || EPOCH * 1000 + passed());
         let links = Links::new(&server, 1);
         let connection = Arc::new(Connection::to(Arc::new(Upstream::from(links.clone())), Duration::from_secs(1)));
-        let settings = RouteSettings { limits, ..RouteSettings::plain("r", max_payload) };
-        let store = Arc::new(RedisStore::new(connection, "p", [settings]));
-        store.register().await.expect("the route is registered");
+        let store = Arc::new(RedisStore::new(connection, PREFIX, routes));
+        store.register().await.expect("the routes are registered");
         Self { server, links, store }
+    }
+
+    /// Another store, as that of another instance, with routes of its own.
+    pub async fn serving(&self, routes: impl IntoIterator<Item = RouteSettings>) -> Arc<RedisStore> {
+        let store = Arc::new(self.store.serving(routes));
+        store.register().await.expect("the routes are registered");
+        store
     }
 
     pub fn execute(&self, command: &[&str]) {

@@ -1,0 +1,206 @@
+//! Recurring schedules that are set, found, paused, run and deleted.
+
+use tokio::time::sleep;
+
+use super::*;
+use crate::{
+    recurrence::Rule,
+    store::{ScheduleChange, ScheduleOwner},
+};
+
+const FILE: ScheduleOwner = ScheduleOwner::File { revision: 7 };
+const API: ScheduleOwner = ScheduleOwner::Api;
+
+fn of(name: &str) -> MessageId {
+    MessageId::of_schedule(name).unwrap()
+}
+
+/// Each minute from the beginning of the test on.
+fn schedule(name: &str, route: &str, owner: ScheduleOwner) -> NewSchedule {
+    NewSchedule {
+        id: of(name),
+        route: route.into(),
+        owner,
+        rule: Rule { every: Some(60_000), starts_at: Some(EPOCH), ..Rule::default() },
+        expires_after: None,
+        metadata: Metadata::default(),
+        payload: "x".into(),
+    }
+}
+
+impl Bench {
+    async fn with_routes() -> Self {
+        Self::start([route(), RouteSettings::plain("other", 100)]).await
+    }
+
+    async fn set(&self, new: NewSchedule) -> Result<ScheduleChange, String> {
+        self.queue.set_schedule(new).await.map_err(|error| error.to_string())
+    }
+
+    /// Names and routes.
+    async fn all(&self) -> Vec<String> {
+        let all = self.queue.schedules(&self.queue.routes()).await.unwrap();
+        all.iter().map(|one| format!("{} of {}", one.name(), one.route)).collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_schedule_is_set_once_and_changed_by_its_owner() {
+    let bench = Bench::with_routes().await;
+    assert_eq!(bench.set(schedule("a", "r", API)).await, Ok(ScheduleChange::Created));
+    assert_eq!(bench.set(schedule("a", "r", API)).await, Ok(ScheduleChange::Unchanged));
+    let changes = [
+        NewSchedule { payload: "y".into(), ..schedule("a", "r", API) },
+        NewSchedule { payload: "y".into(), expires_after: Some(5), ..schedule("a", "r", API) },
+        NewSchedule {
+            payload: "y".into(),
+            expires_after: Some(5),
+            metadata: keyed("a", "k").metadata,
+            ..schedule("a", "r", API)
+        },
+        schedule("a", "r", API),
+    ];
+    for change in changes {
+        assert_eq!(bench.set(change.clone()).await, Ok(ScheduleChange::Changed));
+        assert_eq!(bench.set(change).await, Ok(ScheduleChange::Unchanged));
+    }
+    let found = bench.queue.find_schedule(&of("a")).await.unwrap().unwrap();
+    assert_eq!(
+        (&*found.route, found.name(), found.state.next, found.sends_at()),
+        ("r", "a", Some(at(60_000)), Some(EPOCH + 60_000))
+    );
+    assert_eq!(found.following(EPOCH, 3), [1, 2, 3].map(|n| at(60_000 * n)));
+    assert_eq!(found.following(EPOCH + 150_000, 3), [1, 3, 4].map(|n| at(60_000 * n)));
+
+    let text = "the schedule `a` is of the route `r`, which cannot be changed: delete it first";
+    assert_eq!(bench.set(schedule("a", "other", API)).await, Err(text.to_owned()));
+    assert_eq!(bench.set(schedule("file", "r", FILE)).await, Ok(ScheduleChange::Created));
+    let text = "the schedule `file` is of the configuration file: change it there";
+    let changed = NewSchedule { payload: "y".into(), ..schedule("file", "r", API) };
+    assert_eq!(bench.set(changed).await, Err(text.to_owned()));
+    let older = ScheduleOwner::File { revision: 6 };
+    let changed = NewSchedule { payload: "y".into(), ..schedule("file", "r", older) };
+    let text = "the schedule `file` is of a file with a higher `schedules_revision`";
+    assert_eq!(bench.set(changed).await, Err(text.to_owned()));
+    // A file moves its schedules to another route.
+    assert_eq!(bench.set(schedule("file", "other", FILE)).await, Ok(ScheduleChange::Created));
+    assert_eq!(bench.all().await, ["a of r", "file of other"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wrong_schedule_changes_nothing() {
+    let bench = Bench::with_routes().await;
+    let large = |size: usize| NewSchedule { payload: vec![0; size].into(), ..schedule("a", "r", API) };
+    let text = "refused: too-large: the payload takes 101 bytes, at most 100";
+    assert_eq!(bench.set(large(101)).await, Err(text.to_owned()));
+    let ends = |ends_at| NewSchedule {
+        rule: Rule { ends_at: Some(EPOCH + ends_at), ..schedule("a", "r", API).rule },
+        ..schedule("a", "r", API)
+    };
+    sleep(Duration::from_secs(70)).await;
+    assert!(bench.set(ends(69_000)).await.unwrap_err().starts_with("ends_at: "));
+    assert!(bench.all().await.is_empty());
+    assert_eq!(bench.set(large(100)).await, Ok(ScheduleChange::Created));
+    assert_eq!(bench.set(ends(130_000)).await, Ok(ScheduleChange::Changed));
+    // The same rule is in force after its end, too.
+    sleep(Duration::from_secs(70)).await;
+    assert_eq!(bench.set(ends(130_000)).await, Ok(ScheduleChange::Unchanged));
+    assert_eq!(bench.set(NewSchedule { payload: "z".into(), ..ends(130_000) }).await, Ok(ScheduleChange::Changed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_rule_begins_now_and_an_equal_one_goes_on() {
+    let bench = Bench::with_routes().await;
+    bench.set(schedule("a", "r", API)).await.unwrap();
+    sleep(Duration::from_secs(100)).await;
+    let next = async || bench.queue.known_schedule(&of("a")).await.unwrap().state.next;
+    bench.set(NewSchedule { payload: "y".into(), ..schedule("a", "r", API) }).await.unwrap();
+    assert_eq!(next().await, Some(at(60_000)), "that which is overdue");
+    let rule = Rule { every: Some(90_000), ..schedule("a", "r", API).rule };
+    bench.set(NewSchedule { rule, ..schedule("a", "r", API) }).await.unwrap();
+    assert_eq!(next().await, Some(at(180_000)));
+    let text = "there is no schedule `b`";
+    assert_eq!(bench.queue.known_schedule(&of("b")).await.unwrap_err().to_string(), text);
+    assert_eq!(
+        bench.queue.schedule_on(&"other".into(), &of("a")).await.unwrap_err().to_string(),
+        "there is no schedule `a`"
+    );
+    assert_eq!(bench.queue.schedule_on(&"r".into(), &of("a")).await.unwrap().state.next, Some(at(180_000)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_schedule_is_paused_resumed_and_deleted() {
+    let bench = Bench::with_routes().await;
+    for (name, owner) in [("a", API), ("file", FILE)] {
+        bench.set(schedule(name, "r", owner)).await.unwrap();
+    }
+    for (pause, has_changed) in [(false, false), (true, true), (true, false)] {
+        let (one, changed) = bench.queue.pause_schedule(&of("a"), pause).await.unwrap();
+        assert_eq!((one.name(), changed), ("a", has_changed));
+    }
+    let paused = bench.queue.find_schedule(&of("a")).await.unwrap().unwrap();
+    assert_eq!((paused.state.is_paused, paused.sends_at()), (true, None));
+    assert_eq!(paused.following(EPOCH + 60_000, 2), [at(120_000), at(180_000)]);
+    assert!(bench.queue.pause_schedule(&of("a"), false).await.unwrap().1);
+    assert!(bench.queue.pause_schedule(&of("b"), true).await.is_err());
+
+    let managed = bench.queue.delete_schedule(&of("file"), API).await.unwrap_err();
+    assert!(matches!(managed, ScheduleError::Managed(_)), "{managed}");
+    let older = bench.queue.delete_schedule(&of("file"), ScheduleOwner::File { revision: 6 }).await.unwrap_err();
+    assert!(matches!(older, ScheduleError::Older(_)), "{older}");
+    assert_eq!(bench.queue.delete_schedule(&of("a"), API).await.unwrap().name(), "a");
+    assert!(matches!(bench.queue.delete_schedule(&of("a"), API).await, Err(ScheduleError::Unknown(_))));
+    assert_eq!(bench.all().await, ["file of r"]);
+    bench.queue.delete_schedule(&of("file"), FILE).await.unwrap();
+    assert!(bench.ids(State::Pending).await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_additional_run_is_a_message_of_its_own() {
+    let bench = Bench::with_routes().await;
+    bench.set(NewSchedule { expires_after: Some(5000), ..schedule("a", "r", API) }).await.unwrap();
+    bench.until(1000).await;
+    let now = bench.now();
+    let (one, scheduled) = bench.queue.run_schedule(&of("a"), "api").await.unwrap();
+    assert_eq!(
+        (one.state.next, scheduled.status, scheduled.due),
+        (Some(at(60_000)), ScheduleStatus::Scheduled, at(bench.now()))
+    );
+    let Some(Found::Live { snapshot, .. }) = bench.queue.get("r", &scheduled.id).await.unwrap() else { panic!() };
+    let message = snapshot.message.unwrap();
+    assert_eq!((message.metadata.expires_at, &message.payload[..]), (Some(EPOCH + now + 5000), &b"x"[..]));
+    assert_eq!((bench.count("scheduled"), bench.ids(State::Pending).await.len()), (1, 2));
+    assert!(matches!(bench.queue.run_schedule(&of("b"), "api").await, Err(ScheduleError::Unknown(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_schedule_that_lost_its_message_is_restored() {
+    let bench = Bench::with_routes().await;
+    bench.set(schedule("a", "other", FILE)).await.unwrap();
+    let one = bench.queue.known_schedule(&of("a")).await.unwrap();
+    assert!(!bench.queue.restore_schedule(&one).await.unwrap());
+    let key = |name: &str| format!("{{p:other:0/1}}:{name}");
+    bench.redis.execute(&["ZREM", &key("pending"), of("a").as_str()]);
+    bench.redis.execute(&["HDEL", &key("messages"), of("a").as_str()]);
+    let one = bench.queue.known_schedule(&of("a")).await.unwrap();
+    assert!(one.state.is_lost && one.state.next.is_none(), "{one:?}");
+    sleep(Duration::from_secs(70)).await;
+    assert!(bench.queue.restore_schedule(&one).await.unwrap());
+    let one = bench.queue.known_schedule(&of("a")).await.unwrap();
+    assert_eq!((one.state.is_lost, one.state.next, one.state.owner), (false, Some(at(120_000)), FILE));
+}
+
+#[tokio::test(start_paused = true)]
+async fn schedules_are_found_although_another_route_cannot_be_read() {
+    let bench = Bench::with_routes().await;
+    bench.set(schedule("a", "r", FILE)).await.unwrap();
+    bench.redis.execute(&["SET", "{p:other:0/1}:schedules", "text"]);
+    assert_eq!(&*bench.queue.find_schedule(&of("a")).await.unwrap().unwrap().route, "r");
+    assert!(bench.queue.find_schedule(&of("b")).await.is_err());
+    // Another type stays as it is; a Redis that is unavailable may have one.
+    assert_eq!(bench.queue.schedules_of_name(&of("b"), "r").await.unwrap().len(), 0);
+    assert_eq!(bench.queue.schedules_of_name(&of("a"), "r").await.unwrap().len(), 1);
+    let faults = punctual_model::LinkFaults { down: true, ..punctual_model::LinkFaults::default() };
+    bench.redis.links.set_faults(faults);
+    assert!(bench.queue.schedules_of_name(&of("a"), "r").await.is_err());
+}

@@ -1,0 +1,143 @@
+//! Numbers of a route over all partitions.
+
+use jiff::tz::TimeZone;
+use tokio::time::sleep;
+
+use super::*;
+use crate::{
+    calendar::{Calendar, Window},
+    message::{Limit, RouteLimits},
+};
+
+#[tokio::test(start_paused = true)]
+async fn the_numbers_of_all_partitions_are_summed() {
+    let bench = Bench::plain().await;
+    bench.schedule(messages("m", 20)).await;
+    bench.schedule((0..7).map(|n| due(&format!("due{n}"), 100 * n))).await;
+    bench.schedule([due("soon", 30_000), due("minutes", 200_000)]).await;
+    bench.bury((0..5).map(|n| message(&format!("dead{n}")))).await;
+    bench.schedule([due("flies0", 0), due("flies1", 0)]).await;
+    assert_eq!(bench.claim().await.len(), 3, "with that of the time 0");
+    bench.until(1000).await;
+    let stats = bench.queue.stats("r").await.unwrap();
+    assert_eq!((stats.pending, stats.due, stats.unack, stats.dead, stats.retrying), (28, 6, 3, 5, 0));
+    assert_eq!((stats.due_within, stats.next_due), ([7, 8, 28, 28], Some(at(100))));
+    assert_eq!((stats.oldest_overdue_seconds, stats.partitions, stats.moving), (0.9, PARTITIONS, None));
+    assert_eq!((stats.paused, stats.pause, stats.window, stats.history), (false, None, None, None));
+    assert_eq!((stats.sink.as_deref(), stats.limits_used, stats.waiting_for_flow), (Some("s"), [None, None], None));
+    let bytes: u64 = {
+        let mut sum = 0;
+        for partition in bench.partitions() {
+            sum += bench.redis.store.stats(&partition).await.unwrap().bytes;
+        }
+        sum
+    };
+    assert!(bytes > 0 && stats.bytes == bytes);
+    assert_eq!(bench.queue.now("r").await, Ok(EPOCH + 1000));
+    let retry = ClaimEnd::Retry { delay: Duration::from_secs(9), error: String::new(), hold: None };
+    assert_eq!(bench.end(retry).await, 6);
+    let stats = bench.queue.stats("r").await.unwrap();
+    assert_eq!((stats.retrying, stats.due, stats.oldest_overdue_seconds), (6, 0, 0.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_in_flight_was_late_until_its_claim() {
+    let bench = Bench::plain().await;
+    let shown = ShownRoute { lease: Some(Duration::from_secs(60)), ..ShownRoute::default() };
+    let queue = Queue::showing(bench.redis.store.clone(), &BTreeMap::from([("r".into(), shown)]), false);
+    bench.schedule([due("a", 1000), due("b", 3500)]).await;
+    bench.until(3000).await;
+    assert_eq!(bench.claim().await.len(), 1);
+    bench.until(4000).await;
+    assert_eq!(queue.stats("r").await.unwrap().oldest_overdue_seconds, 2.0, "the time in the sink does not count");
+    assert_eq!(bench.queue.stats("r").await.unwrap().oldest_overdue_seconds, 0.5, "its lease is not known");
+    bench.until(13_000).await;
+    assert_eq!(queue.stats("r").await.unwrap().oldest_overdue_seconds, 9.5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_overdue_before_the_window_opens() {
+    let bench = Bench::plain().await;
+    // The test begins at 22:13:20.
+    let window = Window { days: [true; 7], from: 22 * 60 + 14, to: 22 * 60 + 15, zone: TimeZone::UTC };
+    let calendar = Calendar::new(vec![window]).unwrap().into();
+    let shown = ShownRoute { window: Some(calendar), ..ShownRoute::default() };
+    let queue = Queue::showing(bench.redis.store.clone(), &BTreeMap::from([("r".into(), shown)]), false);
+    bench.schedule([due("a", 0)]).await;
+    for (passed, overdue, open) in [(30, 0.0, false), (40, 0.0, true), (60, 20.0, true), (100, 0.0, false)] {
+        bench.until(1000 * passed).await;
+        let stats = queue.stats("r").await.unwrap();
+        assert_eq!((stats.oldest_overdue_seconds, stats.window.unwrap().open), (overdue, open));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_fullest_partition_says_how_full_a_route_is() {
+    let limits = RouteLimits { messages: Some(60), bytes: Some(60_000), delay: None };
+    let bench = Bench::start([RouteSettings { limits, ..route() }]).await;
+    let in_partition = |index| ids("m", 100).into_iter().filter(move |id| id.partition(PARTITIONS) == index);
+    bench.schedule(in_partition(2).take(4).map(|id| message(id.as_str()))).await;
+    bench.schedule(in_partition(2).skip(4).take(1).map(|id| due(id.as_str(), 0))).await;
+    bench.schedule(in_partition(1).take(3).map(|id| message(id.as_str()))).await;
+    assert_eq!(bench.claim().await.len(), 1);
+    let stats = bench.queue.stats("r").await.unwrap();
+    let fullest = bench.redis.store.stats(&bench.partitions()[2]).await.unwrap();
+    #[expect(clippy::cast_precision_loss, reason = "few bytes")]
+    let bytes = fullest.bytes as f64 / 10_000.0;
+    assert_eq!(stats.limits_used, [Some(0.5), Some(bytes)]);
+    let free = bench.queue.free_capacity("r").await.unwrap().unwrap();
+    // A message has up to 64 KiB of metadata, so that half of the limit is the largest one.
+    assert_eq!(free, Capacity { messages: (10_000 - fullest.bytes) / 5000, limit: Limit::Bytes });
+
+    let limits = RouteLimits { messages: Some(60), ..RouteLimits::default() };
+    let bench = Bench::start([RouteSettings { limits, ..route() }]).await;
+    bench.schedule(in_partition(2).take(4).map(|id| message(id.as_str()))).await;
+    let free = bench.queue.free_capacity("r").await.unwrap();
+    assert_eq!(free, Some(Capacity { messages: 6, limit: Limit::Messages }));
+    assert_eq!(Bench::plain().await.queue.free_capacity("r").await, Ok(None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_number_of_pending_messages_is_used_again_while_it_is_new() {
+    let bench = Bench::plain().await;
+    bench.schedule(messages("m", 10).chain([due("late", 0), due("soon", 500)])).await;
+    let pending = async |max_age| bench.queue.pending("r", Duration::from_secs(max_age)).await.unwrap();
+    assert_eq!(pending(5).await, 12, "counted");
+    bench.queue.stats("r").await.unwrap();
+    bench.schedule([message("more")]).await;
+    sleep(Duration::from_secs(5)).await;
+    let calls = bench.redis.calls();
+    assert_eq!((pending(5).await, bench.redis.calls() - calls), (12, 0));
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!((pending(5).await, bench.redis.calls() - calls), (13, u64::from(PARTITIONS)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forecast_adds_up_the_partitions() {
+    let bench = Bench::plain().await;
+    bench.schedule((0..60).map(|n| due(&format!("m{n}"), 100 * n))).await;
+    bench.until(1000).await;
+    let forecast = bench.queue.forecast("r", None, Duration::from_millis(500), 4).await.unwrap();
+    assert_eq!((forecast.now, forecast.overdue, forecast.later), (at(1000), 11, 30 - 1));
+    assert_eq!((forecast.counts.iter().sum::<u64>(), forecast.counts.len()), (20, 4));
+    let forecast = bench.queue.forecast("r", Some(at(3000)), Duration::from_millis(1000), 2).await.unwrap();
+    assert_eq!((forecast.now, forecast.overdue + forecast.later + forecast.counts.iter().sum::<u64>()), (at(3000), 60));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_route_that_is_not_configured_is_shown_while_it_holds_messages() {
+    let bench = Bench::start([route(), RouteSettings::plain("gone", 100), RouteSettings::plain("wrong", 100)]).await;
+    let other = Queue::new(bench.redis.serving([route()]).await, &BTreeMap::new(), false);
+    assert_eq!(other.unconfigured().await.unwrap(), []);
+    bench.queue.schedule("gone", "api", vec![message("a"), due("b", 0)]).await.unwrap();
+    bench.redis.execute(&["SET", "{p:wrong:0/1}:dead", "text"]);
+    let found = other.unconfigured().await.unwrap();
+    let [(gone, Ok(stats)), (wrong, Err(StoreError::WrongType { .. }))] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((&**gone, &**wrong), ("gone", "wrong"));
+    assert_eq!((stats.pending, stats.due, stats.sink.as_deref(), &*stats.route), (2, 1, None, "gone"));
+    for name in ["a", "b"] {
+        bench.queue.cancel("gone", &id(name).into()).await.unwrap();
+    }
+    bench.redis.execute(&["DEL", "{p:wrong:0/1}:dead"]);
+    assert_eq!(other.unconfigured().await.unwrap(), []);
+}
