@@ -1,10 +1,10 @@
--- include clock groups weight
+-- include groups weight
 -- Returns live messages of a group, in order of their ids.
 --
 -- KEYS   pending unack dead messages errors groups grouped
 -- ARGV   group, the id after which the page begins, limit (1 to 1000), maximum bytes of ids, errors and bodies; "ids":
 --        without errors and bodies
--- reply  now (ms); 1 if more follow, otherwise 0; then for each message: id, state (pending | unack | dead), score, value
+-- reply  1 if more follow, otherwise 0; then for each message: id, state (pending | unack | dead), score, value
 --        of `errors` or "", body or ""; the last two not after "ids"
 --
 -- The first message is returned at any size.
@@ -12,19 +12,18 @@ local sets, messages, errors, groups = { unpack(KEYS, 1, 3) }, KEYS[4], KEYS[5],
 local limit, max_bytes = tonumber(ARGV[3]), tonumber(ARGV[4])
 local STATES = { 'pending', 'unack', 'dead' }
 
-local now = math.floor(clock() / 1000)
 local ids = ids_of_group(groups, ARGV[1], ARGV[2], ARGV[3])
 local more = #ids == limit and 1 or 0
 local scores = {}
 for n, set in ipairs(#ids > 0 and sets or {}) do scores[n] = redis.call('ZMSCORE', set, unpack(ids)) end
-local reply, bytes = { now, more }, 0
+local reply, bytes = { more }, 0
 for i, id in ipairs(ids) do
   local body, value
   if max_bytes then
     body, value = redis.call('HGET', messages, id) or '', redis.call('HGET', errors, id) or ''
     bytes = bytes + #id + #value + weight(body)
     if bytes > max_bytes and i > 1 then
-      reply[2] = 1
+      reply[1] = 1
       break
     end
   end

@@ -111,7 +111,11 @@ impl Queue {
         }
         let partitions: Vec<_> = self.route(route)?.partitions.iter().map(|(partition, _)| partition.clone()).collect();
         let (Place { partition: first, mut after }, before) = place(&partitions, cursor)?;
-        work.before = work.before.or(before);
+        work.before = match (before, action) {
+            (Some(_), _) => before,
+            (None, GroupAction::Cancel) => None,
+            (None, GroupAction::Move(_)) => Some(self.bound(route, work.before).await?),
+        };
         let in_flight = store.gather(route, group).await?;
         if cursor.is_none() {
             work.in_flight.extend(in_flight.into_keys().take(MAX_BATCH));
@@ -161,10 +165,8 @@ impl Queue {
         work: &mut GroupWork,
     ) -> Result<Option<MessageId>, QueueError> {
         let store = self.store();
-        let GroupMembers { now, mut members, more } =
-            store.members_of_group(partition, group, after, work.room()).await?;
-        // Messages of this millisecond were accepted before the call too.
-        let before = *work.before.get_or_insert(UnixMillis::new(now.get() + 1).unwrap_or(now));
+        let GroupMembers { mut members, more } = store.members_of_group(partition, group, after, work.room()).await?;
+        let before = work.before.unwrap_or_default();
         let last = members.last().map(|one| one.id.clone());
         members.sort_by_key(|one| if one.score >= PARKED { one.score - PARKED } else { one.score });
         let is_pending = |one: &&GroupMember| one.state == State::Pending;

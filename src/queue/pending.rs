@@ -11,7 +11,7 @@ use crate::{
     metrics,
     store::{
         BulkProgress, Filter, NewDue, Order, PageRequest, Partition, PendingAction, PendingWork, Rescheduled,
-        Selection,
+        Selection, StoreError,
         redis::{FILTERED_BYTES, ListedPart, MAX_BATCH, Named},
     },
     time::UnixMillis,
@@ -19,6 +19,9 @@ use crate::{
 
 /// Messages that are moved at once: each takes a call of a script, and their replies are small.
 pub(super) const MOVED_AT_ONCE: usize = 50;
+
+/// How far the clock of a caller can be ahead of that of Redis: the call waits.
+const MAX_AHEAD: Duration = Duration::from_secs(1);
 
 /// Messages that cannot be moved there, and why; at most about `MAX_BATCH` of a call.
 pub type Refused = Vec<(MessageId, Rescheduled)>;
@@ -61,17 +64,16 @@ impl Queue {
                 let purge = Purge { ids: Some(ids), before, limit, dry_run, by };
                 self.purge_pending(route, purge, deadline, bulk).await
             }
+            (PendingAction::Move(_), Selection::Ids { ids, .. }) if dry_run => {
+                bulk.before = Some(self.bound(route, before).await?);
+                let purge = Purge { ids: Some(ids), before: bulk.before, limit, dry_run, by };
+                self.purge_pending(route, purge, deadline, bulk).await
+            }
             (PendingAction::Move(due), Selection::Ids { ids, .. }) => {
-                bulk.before = before;
-                if dry_run {
-                    if before.is_none() {
-                        bulk.before = Some(self.after_now(route).await?);
-                    }
-                    let purge = Purge { ids: Some(ids), before: bulk.before, limit, dry_run, by };
-                    self.purge_pending(route, purge, deadline, bulk).await
-                } else {
-                    self.move_named(route, ids, due, work, bulk, refused).await
+                if before.is_some() {
+                    bulk.before = Some(self.bound(route, before).await?);
                 }
+                self.move_named(route, ids, due, work, bulk, refused).await
             }
             (PendingAction::Cancel, Selection::Where(filter)) if *filter == Filter::default() && before.is_none() => {
                 self.purge_pending(route, Purge { ids: None, before: None, limit, dry_run, by }, deadline, bulk).await
@@ -82,15 +84,32 @@ impl Queue {
         self.was_current(route).await
     }
 
-    /// A time that is not after the acceptance of any later message, by the clock of each server.
-    async fn after_now(&self, route: &str) -> Result<UnixMillis, QueueError> {
-        let mut earliest = u64::MAX;
-        for (partition, _) in &self.route(route)?.partitions {
-            earliest = earliest.min(self.store().stats(partition).await?.now);
+    /// The time before which a message must have been accepted or moved last, so that a call changes it: `given`, or the
+    /// present. Each clock of Redis has reached it when this returns, unless they differ by more than `MAX_AHEAD`. So what
+    /// is moved from then on is not moved again by a call that is repeated with this time.
+    ///
+    /// # Errors
+    /// `Refused` if it is further ahead.
+    pub(super) async fn bound(&self, route: &str, given: Option<UnixMillis>) -> Result<UnixMillis, QueueError> {
+        let (store, found) = (self.store(), self.route(route)?);
+        let stats = try_join_all(found.partitions.iter().map(|(partition, _)| store.stats(partition))).await?;
+        let (mut earliest, mut latest) = (u64::MAX, 0);
+        for now in stats.iter().map(|part| part.now / 1000) {
+            (earliest, latest) = (earliest.min(now), latest.max(now));
         }
         // Messages of this millisecond were accepted before the call too.
-        sleep(Duration::from_millis(1)).await;
-        Ok(UnixMillis::new(earliest / 1000 + 1).unwrap_or_default())
+        let before = given.or(UnixMillis::new(latest + 1)).unwrap_or_default();
+        let ahead = |now| Duration::from_millis(before.get().saturating_sub(now));
+        if ahead(latest) > MAX_AHEAD {
+            let text = format!(
+                "`before` is {:?} later than the clock of Redis, at most {MAX_AHEAD:?}: a repeated call would move the messages \
+                 again",
+                ahead(latest)
+            );
+            return Err(StoreError::Refused { slug: "invalid-before".into(), text }.into());
+        }
+        sleep(ahead(earliest).min(MAX_AHEAD)).await;
+        Ok(before)
     }
 
     async fn move_named(
@@ -128,7 +147,11 @@ impl Queue {
     ) -> Result<(), QueueError> {
         let found = self.route(route)?;
         let (first, mut done) = cursor.map_or(Ok((0, BulkProgress::default())), cursor::decode_bulk)?;
-        done.until = done.until.or(work.before);
+        done.until = match (done.until, work.action) {
+            (Some(until), _) => Some(until),
+            (None, PendingAction::Cancel) if work.before.is_some() => work.before,
+            (None, _) => Some(self.bound(route, work.before).await?),
+        };
         for (partition, _) in found.partitions.iter().filter(|(partition, _)| partition.index >= first) {
             let result = self.change_part(partition, filter, work, &mut done, refused).await;
             (bulk.count, bulk.more, bulk.before) = (done.count, done.more, done.until);
@@ -143,8 +166,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Changes the matching messages of one partition from the place in `done` on. A message that was accepted or moved
-    /// after the call began is not changed, so a message that was moved is not moved again.
+    /// Changes the matching messages of one partition from the place in `done` on, which were accepted or moved last before
+    /// `done.until`.
     async fn change_part(
         &self,
         partition: &Partition,
@@ -153,6 +176,7 @@ impl Queue {
         done: &mut BulkProgress,
         refused: &mut Refused,
     ) -> Result<(), QueueError> {
+        let before = done.until.unwrap_or_default();
         loop {
             let room = usize::try_from(work.limit - done.count).unwrap_or(usize::MAX);
             if Instant::now() >= work.deadline || refused.len() >= MAX_BATCH {
@@ -167,15 +191,7 @@ impl Queue {
                 max_bytes: FILTERED_BYTES,
                 after: done.place.as_ref(),
             };
-            let ListedPart { now, scanned, listed, reached } = self.store().list(partition, &page).await?;
-            // Messages of this millisecond were accepted before the call too.
-            let latest = UnixMillis::new(now.get() + 1).unwrap_or(now);
-            let before = done.until.map_or(latest, |until| until.min(latest));
-            if before == latest && matches!(work.action, PendingAction::Move(_)) {
-                // So that a message which is moved now was moved after `before`.
-                sleep(Duration::from_millis(1)).await;
-            }
-            done.until = Some(before);
+            let ListedPart { scanned, listed, reached, .. } = self.store().list(partition, &page).await?;
             let is_old = |accepted: UnixMillis| accepted < before;
             let ids: Vec<MessageId> = listed
                 .into_iter()

@@ -70,7 +70,7 @@ async fn named_dead_letters_are_taken_from_each_partition() {
     let redriven = bench.act(&DeadWork { limit: 6, ..work(REDRIVE, &selection) }, None).await;
     assert_eq!((redriven.count, redriven.more, redriven.cursor, redriven.scanned), (6, true, None, None));
     assert_eq!(bench.act(&work(REDRIVE, &selection), None).await.count, 4);
-    // Of those that died before.
+    // Later deaths are left out.
     let selection = Selection::Ids { ids: ids("m", 20), until: Some(at(0)) };
     assert_eq!(bench.act(&work(DeadAction::Purge, &selection), None).await.count, 0);
     let selection = Selection::Ids { ids: ids("m", 20), until: Some(at(1)) };

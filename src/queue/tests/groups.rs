@@ -125,6 +125,10 @@ async fn a_group_is_moved_once_whatever_is_moved_or_accepted_later() {
         [bench.due("m0").await, bench.due("m1029").await, bench.due("late").await],
         [HOUR + 60_000, HOUR + 60_000, HOUR]
     );
+    // A repeated call with the time of the first one moves none.
+    let mut again = GroupWork { before: first.before, ..GroupWork::default() };
+    bench.queue.change_group("r", "g", by, None, later(), &mut again).await.unwrap();
+    assert_eq!((again.count, again.refused.len()), (0, 0));
     // Each message that a call has named counts.
     let mut full = GroupWork { in_flight: ids("x", MAX_BATCH), ..GroupWork::default() };
     bench.queue.change_group("r", "g", by, None, later(), &mut full).await.unwrap();
@@ -145,4 +149,22 @@ async fn what_cannot_be_moved_is_named() {
     let too_long = GroupAction::Move(NewDue::At(Due::After(u64::MAX)));
     let refused = bench.queue.change_group("r", "g", too_long, None, later(), &mut GroupWork::default()).await;
     assert!(matches!(refused, Err(QueueError::Store(StoreError::Refused { .. }))), "{refused:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repeated_shift_moves_no_message_twice_although_the_clock_of_the_caller_is_ahead() {
+    let bench = Bench::plain().await;
+    bench.schedule(members(9)).await;
+    let began = bench.now();
+    let by = GroupAction::Move(NewDue::By(60_000));
+    let shift = async |ahead| {
+        let mut work = GroupWork { before: Some(at(began + ahead)), ..GroupWork::default() };
+        bench.queue.change_group("r", "g", by, None, later(), &mut work).await.map(|()| work.count)
+    };
+    let text = "refused: invalid-before: `before` is 1.001s later than the clock of Redis, at most 1s: a repeated call would \
+                move the messages again";
+    assert_eq!(shift(1001).await.unwrap_err().to_string(), text);
+    assert_eq!(shift(1000).await, Ok(9));
+    assert_eq!((bench.now() - began, shift(1000).await), (1000, Ok(0)));
+    assert_eq!(bench.due("m3").await, HOUR + 60_000);
 }

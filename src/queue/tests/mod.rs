@@ -51,11 +51,11 @@ struct Bench {
 impl Bench {
     async fn start(routes: impl IntoIterator<Item = RouteSettings>) -> Self {
         let recorder: &PrometheusRecorder = Box::leak(Box::new(PrometheusBuilder::new().build_recorder()));
-        let _recording = metrics::set_default_local_recorder(recorder);
+        let recording = metrics::set_default_local_recorder(recorder);
         let redis = Simulated::start(routes).await;
         let sinks = BTreeMap::from([("r".into(), "s".into())]);
         let queue = Queue::new(redis.store.clone(), &sinks, false);
-        Self { redis, queue, claims: AtomicU64::new(0), metrics: recorder.handle(), _recording }
+        Self { redis, queue, claims: AtomicU64::new(0), metrics: recorder.handle(), _recording: recording }
     }
 
     /// With the route `r`.
@@ -134,8 +134,8 @@ impl Bench {
                 suspects: Suspects::Few,
                 max_suspects: 10,
                 limit: 1000,
-                max_bytes: u64::MAX >> 12,
-                lease: Duration::from_secs(60),
+                max_bytes: 1 << 40,
+                lease: Duration::from_mins(1),
             };
             let claim = self.redis.store.claim(&partition, request).await.unwrap();
             let lease = |one: crate::store::Claimed| Lease { id: one.id, token: claim.token, bytes: one.body.len() };

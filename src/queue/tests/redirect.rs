@@ -180,6 +180,6 @@ async fn the_expiry_is_dropped_kept_or_begins_anew() {
         assert_eq!(bench.redirect(&work, None).await.0.count, 1, "{name}");
     }
     let shown = |one: Snapshot| (one.id.to_string(), one.message.unwrap().metadata.expires_at.map(|at| at - EPOCH));
-    let expiries: BTreeMap<_, _> = bench.listed("other", State::Pending).await.into_iter().map(shown).collect();
-    assert_eq!([expiries["drop"], expiries["keep"], expiries["after"]], [None, Some(9 * HOUR), Some(HOUR + 5000)]);
+    let ends: BTreeMap<_, _> = bench.listed("other", State::Pending).await.into_iter().map(shown).collect();
+    assert_eq!([ends["drop"], ends["keep"], ends["after"]], [None, Some(9 * HOUR), Some(HOUR + 5000)]);
 }

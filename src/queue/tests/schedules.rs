@@ -76,12 +76,12 @@ async fn a_schedule_is_set_once_and_changed_by_its_owner() {
     assert_eq!(bench.set(schedule("a", "other", API)).await, Err(text.to_owned()));
     assert_eq!(bench.set(schedule("file", "r", FILE)).await, Ok(ScheduleChange::Created));
     let text = "the schedule `file` is of the configuration file: change it there";
-    let changed = NewSchedule { payload: "y".into(), ..schedule("file", "r", API) };
-    assert_eq!(bench.set(changed).await, Err(text.to_owned()));
+    let other = NewSchedule { payload: "y".into(), ..schedule("file", "r", API) };
+    assert_eq!(bench.set(other).await, Err(text.to_owned()));
     let older = ScheduleOwner::File { revision: 6 };
-    let changed = NewSchedule { payload: "y".into(), ..schedule("file", "r", older) };
+    let other = NewSchedule { payload: "y".into(), ..schedule("file", "r", older) };
     let text = "the schedule `file` is of a file with a higher `schedules_revision`";
-    assert_eq!(bench.set(changed).await, Err(text.to_owned()));
+    assert_eq!(bench.set(other).await, Err(text.to_owned()));
     // A file moves its schedules to another route.
     assert_eq!(bench.set(schedule("file", "other", FILE)).await, Ok(ScheduleChange::Created));
     assert_eq!(bench.all().await, ["a of r", "file of other"]);
@@ -102,7 +102,7 @@ async fn a_wrong_schedule_changes_nothing() {
     assert!(bench.all().await.is_empty());
     assert_eq!(bench.set(large(100)).await, Ok(ScheduleChange::Created));
     assert_eq!(bench.set(ends(130_000)).await, Ok(ScheduleChange::Changed));
-    // The same rule is in force after its end, too.
+    // A rule stays in force after its end, too.
     sleep(Duration::from_secs(70)).await;
     assert_eq!(bench.set(ends(130_000)).await, Ok(ScheduleChange::Unchanged));
     assert_eq!(bench.set(NewSchedule { payload: "z".into(), ..ends(130_000) }).await, Ok(ScheduleChange::Changed));

@@ -9,6 +9,11 @@ use crate::{
     message::{Limit, RouteLimits},
 };
 
+/// In milliseconds.
+async fn overdue(queue: &Queue) -> u128 {
+    Duration::from_secs_f64(queue.stats("r").await.unwrap().oldest_overdue_seconds).as_millis()
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_numbers_of_all_partitions_are_summed() {
     let bench = Bench::plain().await;
@@ -22,7 +27,7 @@ async fn the_numbers_of_all_partitions_are_summed() {
     let stats = bench.queue.stats("r").await.unwrap();
     assert_eq!((stats.pending, stats.due, stats.unack, stats.dead, stats.retrying), (28, 6, 3, 5, 0));
     assert_eq!((stats.due_within, stats.next_due), ([7, 8, 28, 28], Some(at(100))));
-    assert_eq!((stats.oldest_overdue_seconds, stats.partitions, stats.moving), (0.9, PARTITIONS, None));
+    assert_eq!((overdue(&bench.queue).await, stats.partitions, stats.moving), (900, PARTITIONS, None));
     assert_eq!((stats.paused, stats.pause, stats.window, stats.history), (false, None, None, None));
     assert_eq!((stats.sink.as_deref(), stats.limits_used, stats.waiting_for_flow), (Some("s"), [None, None], None));
     let bytes: u64 = {
@@ -37,22 +42,22 @@ async fn the_numbers_of_all_partitions_are_summed() {
     let retry = ClaimEnd::Retry { delay: Duration::from_secs(9), error: String::new(), hold: None };
     assert_eq!(bench.end(retry).await, 6);
     let stats = bench.queue.stats("r").await.unwrap();
-    assert_eq!((stats.retrying, stats.due, stats.oldest_overdue_seconds), (6, 0, 0.0));
+    assert_eq!((stats.retrying, stats.due, overdue(&bench.queue).await), (6, 0, 0));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_message_in_flight_was_late_until_its_claim() {
     let bench = Bench::plain().await;
-    let shown = ShownRoute { lease: Some(Duration::from_secs(60)), ..ShownRoute::default() };
+    let shown = ShownRoute { lease: Some(Duration::from_mins(1)), ..ShownRoute::default() };
     let queue = Queue::showing(bench.redis.store.clone(), &BTreeMap::from([("r".into(), shown)]), false);
     bench.schedule([due("a", 1000), due("b", 3500)]).await;
     bench.until(3000).await;
     assert_eq!(bench.claim().await.len(), 1);
     bench.until(4000).await;
-    assert_eq!(queue.stats("r").await.unwrap().oldest_overdue_seconds, 2.0, "the time in the sink does not count");
-    assert_eq!(bench.queue.stats("r").await.unwrap().oldest_overdue_seconds, 0.5, "its lease is not known");
+    assert_eq!(overdue(&queue).await, 2000, "the time in the sink does not count");
+    assert_eq!(overdue(&bench.queue).await, 500, "its lease is not known");
     bench.until(13_000).await;
-    assert_eq!(queue.stats("r").await.unwrap().oldest_overdue_seconds, 9.5);
+    assert_eq!(overdue(&queue).await, 9500);
 }
 
 #[tokio::test(start_paused = true)]
@@ -64,10 +69,10 @@ async fn nothing_is_overdue_before_the_window_opens() {
     let shown = ShownRoute { window: Some(calendar), ..ShownRoute::default() };
     let queue = Queue::showing(bench.redis.store.clone(), &BTreeMap::from([("r".into(), shown)]), false);
     bench.schedule([due("a", 0)]).await;
-    for (passed, overdue, open) in [(30, 0.0, false), (40, 0.0, true), (60, 20.0, true), (100, 0.0, false)] {
+    for (passed, late, open) in [(30, 0, false), (40, 0, true), (60, 20_000, true), (100, 0, false)] {
         bench.until(1000 * passed).await;
-        let stats = queue.stats("r").await.unwrap();
-        assert_eq!((stats.oldest_overdue_seconds, stats.window.unwrap().open), (overdue, open));
+        let is_open = queue.stats("r").await.unwrap().window.unwrap().open;
+        assert_eq!((overdue(&queue).await, is_open), (late, open));
     }
 }
 
@@ -120,7 +125,7 @@ async fn a_forecast_adds_up_the_partitions() {
     let forecast = bench.queue.forecast("r", None, Duration::from_millis(500), 4).await.unwrap();
     assert_eq!((forecast.now, forecast.overdue, forecast.later), (at(1000), 11, 30 - 1));
     assert_eq!((forecast.counts.iter().sum::<u64>(), forecast.counts.len()), (20, 4));
-    let forecast = bench.queue.forecast("r", Some(at(3000)), Duration::from_millis(1000), 2).await.unwrap();
+    let forecast = bench.queue.forecast("r", Some(at(3000)), Duration::from_secs(1), 2).await.unwrap();
     assert_eq!((forecast.now, forecast.overdue + forecast.later + forecast.counts.iter().sum::<u64>()), (at(3000), 60));
 }
 

@@ -32,8 +32,6 @@ pub struct GroupMember {
 /// Messages of a group in one partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupMembers {
-    /// Redis' clock.
-    pub now: UnixMillis,
     pub members: Vec<GroupMember>,
     /// Whether more can follow.
     pub more: bool,
@@ -73,12 +71,12 @@ impl RedisStore {
         most: usize,
     ) -> Result<GroupMembers, StoreError> {
         let mut reply = self.group_call(partition, group, after, most, "ids").await?;
-        let (now, more) = (reply.millis()?, reply.flag()?);
+        let more = reply.flag()?;
         let mut members = Vec::new();
         while !reply.is_done() {
             members.push(GroupMember { id: reply.id()?, state: state(&mut reply)?, score: reply.integer()? });
         }
-        Ok(GroupMembers { now, members, more })
+        Ok(GroupMembers { members, more })
     }
 
     /// The first `most` (1 to `MAX_BATCH`) messages of a group after an id, in order of their ids; fewer, but at least
@@ -92,8 +90,7 @@ impl RedisStore {
         max_bytes: u64,
     ) -> Result<(Vec<Snapshot>, u64, bool), StoreError> {
         let mut reply = self.group_call(partition, group, after, most, max_bytes).await?;
-        let (_, more) = (reply.millis()?, reply.flag()?);
-        let (mut messages, mut bytes) = (Vec::new(), 0);
+        let (more, mut messages, mut bytes) = (reply.flag()?, Vec::new(), 0);
         while !reply.is_done() {
             let (id, state) = (reply.id()?, state(&mut reply)?);
             let (score, failure, body) = (reply.integer()?, reply.failure()?, reply.bytes()?);
@@ -125,7 +122,7 @@ impl RedisStore {
         for partition in self.former_partitions(route) {
             let mut after = None;
             loop {
-                let GroupMembers { members, more, .. } =
+                let GroupMembers { members, more } =
                     self.members_of_group(&partition, group, after.as_ref(), MAX_BATCH).await?;
                 let ids: Vec<_> = members.into_iter().map(|one| one.id).collect();
                 after = ids.last().cloned();

@@ -13,7 +13,7 @@ use super::{
 /// The clock of the model when a test begins: milliseconds since the epoch.
 pub const EPOCH: u64 = 1_700_000_000_000;
 
-/// Of all keys.
+/// Before all keys.
 pub const PREFIX: &str = "p";
 
 pub struct Simulated {
