@@ -156,10 +156,12 @@ fn command(directory: &Path) -> Vec<String> {
     command
 }
 
-/// Small, and quick to start.
+/// Small, and quick to start: tests/kafka/archive.sh makes the archive. Without it, the classes are read from the jars.
 fn java() -> Vec<String> {
-    let path = format!("{}/*", libs().display());
-    ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", &path].map(str::to_owned).into()
+    let (path, archive) = (format!("{}/*", libs().display()), libs().with_file_name("classes.jsa"));
+    let archive = format!("-XX:SharedArchiveFile={}", archive.display());
+    let options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", &archive, "-Xlog:disable", "-cp", &path];
+    [&["java"], &options[..]].concat().into_iter().map(str::to_owned).collect()
 }
 
 fn log(directory: &Path) -> File {
