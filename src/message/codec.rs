@@ -360,4 +360,58 @@ mod tests {
             assert_eq!(decode(&changed.freeze()), Err(DecodeError::Damaged), "{other}");
         }
     }
+
+    #[test]
+    fn a_label_is_read_without_the_rest_of_its_body() {
+        let labelled = |expires_at, group: Option<&str>, payload: usize| {
+            let metadata = Metadata {
+                key: Some("k".into()),
+                flow: Some("f".into()),
+                group: group.map(str::to_owned),
+                scheduled_by: Some("shop".into()),
+                expires_at,
+                ..Metadata::default()
+            };
+            StoredMessage { metadata, payload: vec![b'x'; payload].into(), ..message() }
+        };
+        for message in [labelled(None, None, 1), labelled(Some(7), Some("g"), 1), labelled(Some(7), None, 4000)] {
+            let expected = fields::label(&message.metadata).freeze();
+            for body in [encode(&message), encode_first(&message)] {
+                assert_eq!(label(&body), expected);
+                let mut read = Metadata::default();
+                fields::read_label(label(&body), &mut read).unwrap();
+                let Metadata { key, flow, group, scheduled_by, .. } = message.metadata.clone();
+                assert_eq!(read, Metadata { key, flow, group, scheduled_by, ..Metadata::default() });
+            }
+        }
+        let plain = StoredMessage { metadata: Metadata::default(), ..message() };
+        assert_eq!((label(&encode(&plain)), label(&encode_first(&plain))), (Bytes::new(), Bytes::new()));
+        let long = labelled(None, Some(&"g".repeat(MAX_LABEL)), 1);
+        assert_eq!(label(&encode(&long)), Bytes::new(), "too long");
+        for cut in 0..encode(&labelled(None, None, 1)).len() {
+            let part = label(&encode(&labelled(None, None, 1)).slice(..cut));
+            assert!(part.is_empty() || part.len() == fields::label(&labelled(None, None, 1).metadata).len(), "{cut}");
+        }
+    }
+
+    #[test]
+    fn the_weight_of_a_body_is_its_length_before_compression() {
+        for expires_at in [None, Some(7)] {
+            let metadata = Metadata { expires_at, key: Some("k".into()), ..Metadata::default() };
+            let long = |byte| StoredMessage { metadata: metadata.clone(), payload: byte, ..message() };
+            let mut state = 1_u64;
+            let mut next = || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                state.to_be_bytes()[0]
+            };
+            let random: Vec<u8> = (0..4000).map(|_| next()).collect();
+            let [same, random] = [vec![b'x'; 4000], random].map(|payload| encode(&long(payload.into())));
+            assert!(same.len() < 200 && random.len() > 4000);
+            assert_eq!(weight(&random), random.len());
+            // Besides the length in front of the frame.
+            assert!(weight(&same).abs_diff(random.len()) <= 4, "{} {}", weight(&same), random.len());
+            let first = encode_first(&long(vec![b'x'; 4000].into()));
+            assert_eq!(weight(&first), first.len());
+        }
+    }
 }

@@ -172,4 +172,19 @@ mod tests {
         assert_eq!(header_text(&text), text[..MAX_ERROR_BYTES - 1]);
         assert_eq!(header_text(&text[1..]), text[1..]);
     }
+
+    #[test]
+    fn a_message_with_too_much_metadata_is_forwarded_with_a_short_key_alone() {
+        let id = MessageId::parse("a").unwrap();
+        let at = UnixMillis::new(1_700_000_000_000).unwrap();
+        for (length, is_kept) in [(1023, true), (1024, false)] {
+            let mut metadata = Metadata { key: Some("k".repeat(length)), ..Metadata::default() };
+            metadata.headers.insert("X".into(), "v".repeat(super::super::MAX_METADATA_BYTES));
+            let body = codec::encode(&StoredMessage { due: at, accepted: at, metadata, payload: Bytes::new() });
+            let new = letter(&id, &body, "rejected: no").forwarded();
+            assert_eq!(new.metadata.validate(), Ok(()));
+            assert_eq!((new.metadata.key.is_some(), new.metadata.headers.get("X")), (is_kept, None), "{length}");
+            assert_eq!(new.metadata.headers.get("Punctual-Dead-Reason"), Some("rejected"));
+        }
+    }
 }

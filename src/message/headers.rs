@@ -269,4 +269,27 @@ pub mod tests {
         }
         assert!(shown(&[("X-Case", string("1")), ("x_case", string("2"))]).starts_with('['));
     }
+
+    #[test]
+    fn a_text_is_added_in_its_place_among_sorted_headers() {
+        let added = |names: &[&str], name: &str| {
+            let mut headers = Headers::default();
+            for name in names {
+                headers.push((*name).to_owned(), HeaderValue::Text("x".to_owned()));
+            }
+            headers.add_sorted(name, "new");
+            headers
+                .iter()
+                .map(|one| format!("{}={}", one.name, headers.get(&one.name).unwrap()))
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        assert_eq!(added(&["a", "c"], "b"), "a=x b=new c=x");
+        assert_eq!(added(&["b", "c"], "a"), "a=new b=x c=x");
+        assert_eq!(added(&["c", "a"], "b"), "c=x a=x b=new");
+        let mut twice: Headers = [("b".to_owned(), "x".to_owned())].into();
+        twice.add_sorted("b", "new");
+        assert_eq!(twice.iter().filter(|one| one.value == HeaderValue::Text("new".into())).count(), 1);
+        assert_eq!(twice.get("b"), Some("new"), "it comes first");
+    }
 }

@@ -279,4 +279,26 @@ mod tests {
         let alone = [&3000_u64.to_be_bytes()[..], &linked(&entry, 7)].concat();
         assert_eq!(parse_end(alone.into()).map(|end| end.id.to_string()).as_deref(), Some("a"));
     }
+
+    #[test]
+    fn an_end_has_its_outcome_status_and_attempts() {
+        let record = || EndRecord::of(&body(), 2).with_status(Some(503));
+        assert_eq!((record().status, record().failures), (Some(503), 2));
+        let parsed = |entry: Bytes| parse_block(block(&[entry])).remove(0);
+        let delivered = parsed(record().delivered("a"));
+        assert_eq!((delivered.outcome, delivered.attempts, delivered.status), (EndOutcome::Delivered, 3, Some(503)));
+        for (reason, outcome, attempts) in [
+            (DeadReason::Rejected, EndOutcome::Dead, 3),
+            (DeadReason::Crash, EndOutcome::Dead, 2),
+            (DeadReason::Expired, EndOutcome::Expired, 2),
+        ] {
+            let dead = parsed(record().dead("a", reason, "why"));
+            let error = format!("{}: why", reason.as_str());
+            assert_eq!((dead.outcome, dead.attempts, dead.error), (outcome, attempts, Some(error)));
+        }
+        for outcome in EndOutcome::ALL {
+            assert_eq!(EndOutcome::parse(outcome.as_str()), Ok(outcome));
+        }
+        assert_eq!(EndOutcome::parse("gone").unwrap_err(), "is one of delivered, dead, cancelled, expired, replaced");
+    }
 }

@@ -391,4 +391,55 @@ mod tests {
         assert!(two.validate().is_err());
         assert!(with("X", &"v".repeat(MAX_METADATA_BYTES)).validate().is_err());
     }
+
+    #[test]
+    fn a_message_that_would_expire_before_its_delivery_is_refused() {
+        const NOW: u64 = 1_700_000_000_000;
+        let expires = |expires_at| Metadata { expires_at, ..Metadata::default() };
+        let at = |millis| Due::At(UnixMillis::new(millis).unwrap());
+        let cases = [
+            (Due::After(100), NOW + 100, NOW + 99),
+            (at(NOW + 100), NOW + 100, NOW + 99),
+            (at(NOW - 100), NOW, NOW - 1),
+            (Due::NOW, NOW, NOW - 1),
+        ];
+        for (due, in_time, too_early) in cases {
+            assert_eq!(expires(Some(in_time)).check_expiry(due, NOW), Ok(()), "{due:?}");
+            assert!(expires(Some(too_early)).check_expiry(due, NOW).is_err(), "{due:?}");
+            assert_eq!(expires(None).check_expiry(due, NOW), Ok(()));
+        }
+        let error = expires(Some(NOW)).check_expiry(Due::After(1000), NOW).unwrap_err();
+        assert_eq!(
+            error,
+            "2023-11-14T22:13:20.000Z is before it would be delivered, at 2023-11-14T22:13:21.000Z or later"
+        );
+    }
+
+    #[test]
+    fn names_that_no_url_leads_to_are_refused_when_they_are_new() {
+        for name in [".", ".."] {
+            assert!(MessageId::parse(name).is_ok() && MessageId::parse_new(name).is_err(), "{name}");
+            assert!(check_group(name).is_err());
+        }
+        for name in ["...", "a.", "."] {
+            assert_eq!(MessageId::parse_new(name).is_ok(), name != ".");
+        }
+        assert_eq!(check_group("a b"), Err("a group is 1 to 128 of A-Za-z0-9._:~-".to_owned()));
+        assert!(check_header_name(&"x".repeat(256)).is_ok() && check_header_name(&"x".repeat(257)).is_err());
+    }
+
+    #[test]
+    fn a_death_after_an_attempt_is_known() {
+        let attempted = DeadReason::ALL.into_iter().filter(|reason| reason.is_attempted()).collect::<Vec<_>>();
+        assert_eq!(attempted, [DeadReason::Rejected, DeadReason::Attempts]);
+        for reason in DeadReason::ALL {
+            assert_eq!(DeadReason::parse(reason.as_str()), Some(reason));
+        }
+        for limit in Limit::ALL {
+            assert!(limit.explain().contains("`limits."), "{limit:?}");
+        }
+        let limits = DeadLimits::default();
+        let max_count = DeadLimits { max_count: Some(1), ..limits };
+        assert_eq!([limits.is_none(), max_count.is_none()], [true, false]);
+    }
 }

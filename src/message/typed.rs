@@ -348,4 +348,21 @@ pub mod tests {
         assert!(TypedValue::parse("array", &deep(MAX_DEPTH)).is_ok());
         assert!(fault("array", deep(MAX_DEPTH + 1)).1.contains("deeper than 32"));
     }
+
+    #[test]
+    fn numbers_that_json_cannot_hold_exactly_are_text() {
+        let largest = 9_007_199_254_740_992_u64;
+        let signed = i64::try_from(largest).unwrap();
+        for (value, form) in [
+            (TypedValue::Int64(signed), largest.to_string()),
+            (TypedValue::Int64(-signed), format!("-{largest}")),
+            (TypedValue::Int64(signed + 1), "\"9007199254740993\"".to_owned()),
+            (TypedValue::Int64(-signed - 1), "\"-9007199254740993\"".to_owned()),
+            (TypedValue::Timestamp(largest), largest.to_string()),
+            (TypedValue::Timestamp(largest + 1), "\"9007199254740993\"".to_owned()),
+            (TypedValue::Timestamp(7), "7".to_owned()),
+        ] {
+            assert_eq!(serde_json::to_value(&value).unwrap()["value"].to_string(), form);
+        }
+    }
 }

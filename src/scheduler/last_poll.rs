@@ -98,3 +98,87 @@ impl LastPoll {
 pub fn overdue(claim: &Claim, due: u64) -> bool {
     due * 1000 <= claim.clock.micros
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        store::{Deaths, Token},
+        time::{ServerClock, UnixMillis},
+    };
+
+    /// The clock of the reply, in milliseconds.
+    const CLOCK: u64 = 1_700_000_000_000;
+
+    /// A reply with a head that is due this much after its clock, or before it.
+    fn claim(now: Instant, due: Option<i64>) -> Claim {
+        Claim {
+            clock: ServerClock { micros: CLOCK * 1000, taken: now },
+            token: Token(1),
+            messages: Vec::new(),
+            paused: false,
+            next_due: due.and_then(|after| UnixMillis::new(CLOCK.saturating_add_signed(after))),
+            next_lease: None,
+            suspects: 0,
+            parked: 0,
+            orphans: Deaths::default(),
+            taken_elsewhere: None,
+        }
+    }
+
+    fn millis(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    /// The next poll after this reply, with a fallback after an hour and a delay of 20 ms.
+    fn next(poll: &LastPoll, now: Instant) -> (Duration, &'static str) {
+        let (at, label) = poll.next(now + Duration::from_hours(1), millis(20), now + millis(500));
+        (at.saturating_duration_since(now), label)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_next_poll_is_when_the_head_is_due_or_at_once_if_it_was() {
+        tokio::time::advance(Duration::from_mins(1)).await;
+        let now = Instant::now();
+        let mut poll = LastPoll::new(now);
+        assert_eq!((next(&poll, now), poll.has_due()), ((Duration::ZERO, TIMER), false));
+        let cases =
+            [(None, 3_600_000, FALLBACK), (Some(1000), 1020, TIMER), (Some(0), 0, TIMER), (Some(-900), 0, TIMER)];
+        for (due, expected, label) in cases {
+            assert!(!poll.update(&claim(now, due), now));
+            assert_eq!(next(&poll, now), (millis(expected), label), "{due:?}");
+            let is_due = due.is_some_and(|due| due <= 0);
+            assert_eq!((poll.has_due(), poll.overdue_since().is_some()), (is_due, is_due), "{due:?}");
+        }
+        assert_eq!(poll.overdue_since(), Some(now - millis(900)));
+        // Messages behind parked ones are not late, and are left to the others for a while.
+        poll.update(&Claim { parked: 1, ..claim(now, Some(-900)) }, now);
+        assert_eq!((next(&poll, now).0, poll.overdue_since()), (millis(20), Some(now)));
+        // A wake-up and a paused route.
+        poll.update(&Claim { paused: true, ..claim(now, Some(-900)) }, now);
+        assert_eq!((next(&poll, now).1, poll.has_due(), poll.overdue_since()), (FALLBACK, false, None));
+        poll.woken = Some(now + millis(7));
+        assert_eq!((next(&poll, now).0, poll.has_due()), (millis(27), false));
+        poll.update(&claim(now, Some(5000)), now);
+        assert_eq!((poll.woken, poll.again), (None, false));
+        poll.woken = Some(now);
+        assert!(poll.has_due());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_ends_causes_a_poll_a_millisecond_later() {
+        let now = Instant::now();
+        let mut poll = LastPoll::new(now);
+        let with = |lease: i64, suspects| {
+            let deadline = (CLOCK * 1000).saturating_add_signed(lease);
+            Claim { next_lease: Some(deadline), suspects, ..claim(now, Some(10_000)) }
+        };
+        assert!(!poll.update(&with(2_000_000, 0), now));
+        assert_eq!((next(&poll, now).0, poll.suspects), (millis(2001), false));
+        // Leases are recovered from this time on.
+        assert!(!poll.update(&with(0, 3), now));
+        assert_eq!((next(&poll, now).0, poll.suspects), (millis(500), true));
+        assert!(poll.update(&with(-1, 0), now), "it has expired");
+        assert!(overdue(&claim(now, None), CLOCK) && !overdue(&claim(now, None), CLOCK + 1));
+    }
+}

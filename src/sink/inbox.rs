@@ -140,3 +140,72 @@ impl Sink for InboxSettings {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{MessageId, Metadata};
+
+    fn delivery(route: &str, id: &str, size: usize) -> Delivery {
+        Delivery {
+            id: MessageId::parse(id).unwrap(),
+            route: route.into(),
+            attempt: 1,
+            due: UnixMillis::default(),
+            metadata: Metadata::default(),
+            payload: vec![b'x'; size].into(),
+            send_until: None,
+        }
+    }
+
+    /// The number of messages, and of those that were dropped.
+    fn counts(inbox: &Inbox) -> (usize, u64) {
+        inbox.list((None, None), |_| true, 10, |listing| (listing.count, listing.dropped))
+    }
+
+    #[test]
+    fn the_oldest_messages_are_dropped_beyond_a_number_and_a_size() {
+        let (inbox, sink) = (Inbox::default(), "s".into());
+        assert!(inbox.is_empty());
+        inbox.add(&sink, (0..MAX_MESSAGES).map(|n| delivery("r", &n.to_string(), 0)).collect());
+        assert_eq!((inbox.len(), inbox.is_empty(), counts(&inbox)), (MAX_MESSAGES, false, (MAX_MESSAGES, 0)));
+        inbox.add(&sink, vec![delivery("r", "last", 1)]);
+        assert_eq!(counts(&inbox), (MAX_MESSAGES, 1));
+        let oldest = inbox.list((None, None), |_| true, 1, |listing| serde_json::to_value(listing).unwrap());
+        assert_eq!((&oldest["messages"][0]["id"], oldest["messages"].as_array().unwrap().len()), (&"1".into(), 1));
+        assert_eq!((inbox.clear(), inbox.clear(), counts(&inbox)), (MAX_MESSAGES, 0, (0, 0)));
+
+        let large = |id: &str, size| inbox.add(&sink, vec![delivery("r", id, size)]);
+        large("first", 1);
+        large("second", MAX_BYTES - 1);
+        assert_eq!(counts(&inbox), (2, 0));
+        large("third", 1);
+        assert_eq!(counts(&inbox), (2, 1));
+        large("fourth", 2);
+        assert_eq!(counts(&inbox), (2, 2));
+        // The bytes of what was dropped are free again.
+        large("fifth", MAX_BYTES - 3);
+        assert_eq!(counts(&inbox), (3, 2));
+    }
+
+    #[tokio::test]
+    async fn a_listing_has_what_is_selected_and_visible() {
+        let settings = InboxSettings { name: "s".into(), inbox: Arc::default() };
+        let (report, mut outcomes) = Report::channel();
+        let batch = vec![delivery("a", "1", 1), delivery("a", "2", 1), delivery("b", "1", 1)];
+        settings.send(batch, report).await;
+        for index in 0..3 {
+            let reported = outcomes.try_recv().unwrap();
+            assert!(reported.index == index && matches!(reported.outcome, Outcome::Confirmed));
+        }
+        let count = |route, id, visible: &str| {
+            settings.inbox.list((route, id), |of| visible.contains(of), 10, |listing| listing.count)
+        };
+        assert_eq!([count(None, None, "ab"), count(None, None, "b"), count(Some("a"), None, "ab")], [3, 1, 2]);
+        assert_eq!([count(None, Some("1"), "ab"), count(Some("b"), Some("2"), "ab")], [2, 0]);
+        let shown =
+            settings.inbox.list((Some("b"), None), |_| true, 1, |listing| serde_json::to_value(listing).unwrap());
+        assert_eq!((&shown["messages"][0]["sink"], &shown["count"]), (&"s".into(), &1.into()));
+        assert_eq!(SinkSettings::timeout(&settings), Duration::from_secs(1));
+    }
+}

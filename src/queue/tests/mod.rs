@@ -6,6 +6,7 @@ mod groups;
 mod messages;
 mod pending;
 mod redirect;
+mod registry;
 mod schedules;
 mod stats;
 

@@ -8,6 +8,7 @@ mod flowing;
 mod recurring;
 mod room;
 mod settling;
+mod showing;
 mod simulation;
 mod sink;
 mod store;

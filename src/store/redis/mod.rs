@@ -37,6 +37,8 @@ mod schedules;
 mod script;
 #[cfg(test)]
 pub mod simulated;
+#[cfg(test)]
+mod tests;
 mod wake;
 mod writes;
 

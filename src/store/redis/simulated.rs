@@ -28,8 +28,7 @@ impl Simulated {
         let passed = move || u64::try_from(started.elapsed().as_micros()).expect("a short time");
         let server = Server::new(move || EPOCH * 1000 + passed());
         let links = Links::new(&server, 1);
-        let connection = Arc::new(Connection::to(Arc::new(Upstream::from(links.clone())), Duration::from_secs(1)));
-        let store = Arc::new(RedisStore::new(connection, PREFIX, routes));
+        let store = Arc::new(RedisStore::new(connection(&links), PREFIX, routes));
         store.register().await.expect("the routes are registered");
         Self { server, links, store }
     }
@@ -41,6 +40,11 @@ impl Simulated {
         store
     }
 
+    /// Another connection to the server.
+    pub fn connection(&self) -> Arc<Connection> {
+        connection(&self.links)
+    }
+
     pub fn execute(&self, command: &[&str]) {
         let command: Vec<Vec<u8>> = command.iter().map(|word| word.as_bytes().to_vec()).collect();
         self.server.execute(&command);
@@ -50,4 +54,8 @@ impl Simulated {
     pub fn calls(&self) -> u64 {
         self.server.counts().scripts
     }
+}
+
+fn connection(links: &Arc<Links>) -> Arc<Connection> {
+    Arc::new(Connection::to(Arc::new(Upstream::from(links.clone())), Duration::from_secs(1)))
 }

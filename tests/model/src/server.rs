@@ -94,10 +94,14 @@ impl Host {
     }
 }
 
+/// Replies to commands that a test gives.
+type Replies = Box<dyn Fn(&[String]) -> Option<Reply> + Send>;
+
 /// One server with one database.
 pub struct Server {
     host: Arc<Mutex<Host>>,
     scripts: Mutex<Running>,
+    replies: Mutex<Option<Replies>>,
 }
 
 struct Running {
@@ -120,7 +124,7 @@ impl Server {
             failed: 0,
         }));
         let scripts = Mutex::new(Running { scripts: Scripts::new(&host), count: 0 });
-        Arc::new(Self { host, scripts })
+        Arc::new(Self { host, scripts, replies: Mutex::default() })
     }
 
     /// Microseconds since the epoch.
@@ -138,6 +142,11 @@ impl Server {
         let mut host = self.host.lock();
         host.keyspace.begin();
         with(&mut host.keyspace)
+    }
+
+    /// Commands outside of scripts, such as INFO, get these replies. `None`: that of the model.
+    pub fn reply_with(&self, replies: impl Fn(&[String]) -> Option<Reply> + Send + 'static) {
+        *self.replies.lock() = Some(Box::new(replies));
     }
 
     /// Messages to channels are lost from now on, or are not.
@@ -160,6 +169,12 @@ impl Server {
     /// number of the command that fails.
     pub fn execute_failing(&self, command: &[Vec<u8>], fails_at: impl FnOnce(u32) -> Option<u32>) -> Reply {
         let Some((name, arguments)) = command.split_first() else { return Reply::error("ERR empty command") };
+        if let Some(replies) = &*self.replies.lock() {
+            let words: Vec<_> = command.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+            if let Some(reply) = replies(&words) {
+                return reply;
+            }
+        }
         match (&name.to_ascii_uppercase()[..], arguments) {
             (b"EVALSHA", [sha, number, rest @ ..]) => {
                 let sha = String::from_utf8_lossy(sha).to_lowercase();
