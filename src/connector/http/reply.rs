@@ -121,6 +121,8 @@ pub fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt;
+
     use super::*;
 
     fn parse(value: &str, date: Option<&str>) -> Option<Duration> {
@@ -167,6 +169,106 @@ mod tests {
     fn an_invalid_value_is_ignored() {
         for garbage in ["", "-1", "+1", "1.5", "1e9", "soon", "99999999999999999999999", "Sun, 06 Nov", "\u{e9}"] {
             assert_eq!(parse(garbage, None), None, "{garbage}");
+        }
+    }
+
+    /// A reply over HTTP/1.1, as the endpoint writes it. After `then`, the rest follows.
+    async fn reply(head: &str, body: &[u8], then: Option<(Duration, &'static [u8])>) -> Response<ReplyBody> {
+        let (client, mut server) = tokio::io::duplex(1 << 20);
+        let io = hyper_util::rt::TokioIo::new(client);
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
+        tokio::spawn(connection);
+        let text = [format!("HTTP/1.1 {head}\r\n\r\n").as_bytes(), body].concat();
+        tokio::spawn(async move {
+            server.write_all(&text).await.unwrap();
+            if let Some((pause, rest)) = then {
+                tokio::time::sleep(pause).await;
+                // The reader may have given up.
+                let _ = server.write_all(rest).await;
+            }
+            std::future::pending::<()>().await;
+        });
+        let request = http::Request::new(http_body_util::Empty::<Bytes>::new());
+        sender.send_request(request).await.unwrap().map(ReplyBody::Http1)
+    }
+
+    fn later() -> Instant {
+        Instant::now() + Duration::from_mins(1)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_beginning_of_a_text_is_read_within_its_bounds() {
+        let secret = ["s3cret".to_owned()];
+        let text_of = async |head: &str, body: &[u8], then| {
+            text(reply(head, body, then).await.body_mut(), later(), &secret).await
+        };
+        assert_eq!(text_of("500 X\r\nContent-Length: 9", b"no s3cret", None).await, "no [redacted]");
+        // The rest of a body that breaks off or stalls is not waited for.
+        let began = Instant::now();
+        assert_eq!(text_of("500 X\r\nContent-Length: 9", b"no", None).await, "no");
+        assert_eq!(began.elapsed(), DRAIN_TIMEOUT);
+        let rest = Some((DRAIN_TIMEOUT / 2, &b"more"[..]));
+        assert_eq!(text_of("500 X\r\nContent-Length: 7", b"no ", rest).await, "no more");
+        let long = vec![b'x'; 100_000];
+        assert_eq!(text_of("500 X\r\nContent-Length: 100000", &long, None).await, "x".repeat(MAX_TEXT_BYTES));
+        // A secret behind 8 KiB is not read.
+        let spaces = [&vec![b' '; TEXT_READ_BYTES][..], b"behind"].concat();
+        assert_eq!(text_of(&format!("500 X\r\nContent-Length: {}", spaces.len()), &spaces, None).await, "");
+        let near = [&vec![b' '; TEXT_READ_BYTES - 2][..], b"behind"].concat();
+        assert_eq!(text_of(&format!("500 X\r\nContent-Length: {}", near.len()), &near, None).await, "be");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_used_again_after_a_body_that_was_read_to_its_end() {
+        let drained = async |size: usize, sent: usize, deadline| {
+            let head = format!("200 OK\r\nContent-Length: {size}");
+            drain(reply(&head, &vec![b'x'; sent], None).await.into_body(), deadline).await
+        };
+        assert!(drained(0, 0, later()).await && drained(1000, 1000, later()).await);
+        assert!(drained(DRAIN_BYTES, DRAIN_BYTES, later()).await);
+        assert!(!drained(10 * DRAIN_BYTES, 10 * DRAIN_BYTES, later()).await);
+        let began = Instant::now();
+        assert!(!drained(1000, 999, later()).await);
+        assert_eq!(began.elapsed(), DRAIN_TIMEOUT);
+        let soon = Instant::now() + Duration::from_millis(20);
+        assert!(!drained(1000, 999, soon).await);
+        assert_eq!(Instant::now(), soon);
+    }
+
+    #[test]
+    fn the_target_of_a_redirect_is_shown_without_what_can_be_secret() {
+        let of = |status: u16, target: &str| {
+            let response = Response::builder().status(status).header(LOCATION, target).body(()).unwrap();
+            location(&response, &["s3cret".to_owned()])
+        };
+        let shown = |target: &str| of(302, target).unwrap();
+        assert_eq!(shown("https://user:pass@host/a?token=1#b"), "Location: https://host/a");
+        assert_eq!(shown("https://host/a@b"), "Location: https://host/a@b");
+        assert_eq!(shown("//user@host"), "Location: //host");
+        assert_eq!(shown("/a/s3cret/@b"), "Location: /a/[redacted]/@b");
+        assert_eq!((of(200, "/a"), of(404, "/a")), (None, None));
+        assert_eq!(location(&Response::builder().status(302).body(()).unwrap(), &[]), None);
+    }
+
+    #[test]
+    fn only_a_reply_with_one_end_leaves_its_connection() {
+        let framed = |status: u16, headers: &[(&str, &str)]| {
+            let builder = Response::builder().status(status);
+            is_framed(
+                &headers.iter().fold(builder, |builder, (name, value)| builder.header(*name, *value)).body(()).unwrap(),
+            )
+        };
+        let (length, none, chunked) =
+            (("content-length", "5"), ("content-length", "0"), ("transfer-encoding", "chunked"));
+        assert!(
+            framed(200, &[length]) && framed(200, &[chunked]) && framed(200, &[]) && !framed(200, &[length, chunked])
+        );
+        for status in [204, 304] {
+            assert!(framed(status, &[]) && framed(status, &[none]), "{status}");
+            assert!(
+                !framed(status, &[length]) && !framed(status, &[chunked]) && !framed(status, &[none, chunked]),
+                "{status}"
+            );
         }
     }
 }

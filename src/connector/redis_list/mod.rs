@@ -225,9 +225,13 @@ impl Iterator for PushCommands {
 
 #[cfg(test)]
 mod tests {
+    use punctual_model::{LinkFaults, Reply};
+
     use super::*;
     use crate::{
         message::{MessageId, Metadata},
+        sink::template::Place,
+        store::redis::simulated::Simulated,
         time::UnixMillis,
     };
 
@@ -257,5 +261,113 @@ mod tests {
         let half = MAX_COMMAND_BYTES / 2;
         assert_eq!(split(&[half, half, 1, 3 * half, half]), [vec![half, half], vec![1], vec![3 * half], vec![half]]);
         assert!(split(&[]).is_empty());
+    }
+
+    /// A sink to lists of a model of Redis, and the outcomes of a batch.
+    async fn sent(key: &str, redis: &Simulated, batch: Vec<Delivery>) -> Vec<Outcome> {
+        let (report, mut outcomes) = Report::channel();
+        let count = batch.len();
+        sink(key, redis).send(batch, report).await;
+        let mut all: Vec<_> = (0..count).map(|_| outcomes.try_recv().expect("an outcome for each")).collect();
+        all.sort_by_key(|one| one.index);
+        assert!(outcomes.try_recv().is_err() && all.iter().enumerate().all(|(n, one)| one.index == n));
+        all.into_iter().map(|one| one.outcome).collect()
+    }
+
+    fn sink(key: &str, redis: &Simulated) -> RedisListSink {
+        RedisListSink {
+            connection: redis.connection(),
+            address: "redis://other".to_owned(),
+            key: Template::parse(key, Place::ListKey { key_prefix: "".into() }).unwrap(),
+            allow: Allow::new(["list*"]).unwrap(),
+            format: ListFormat::Payload,
+            timeout: Duration::from_secs(2),
+        }
+    }
+
+    fn delivery(key: Option<&str>, size: usize) -> Delivery {
+        Delivery {
+            id: MessageId::parse("m").unwrap(),
+            route: "r".into(),
+            attempt: 1,
+            due: UnixMillis::default(),
+            metadata: Metadata { key: key.map(str::to_owned), ..Metadata::default() },
+            payload: vec![b'x'; size].into(),
+            send_until: None,
+        }
+    }
+
+    fn length(redis: &Simulated, list: &str) -> Reply {
+        redis.server.execute(&[b"LLEN".to_vec(), list.as_bytes().to_vec()])
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_message_has_the_outcome_of_its_list() {
+        let redis = Simulated::start([]).await;
+        redis.execute(&["SET", "list:text", "x"]);
+        let keys = ["1", "2", "1", "text", "1/../2"];
+        let batch = keys.map(|key| delivery(Some(key), 5)).into();
+        let outcomes = sent("list:{key}", &redis, batch).await;
+        assert_eq!(outcomes[..3], [Outcome::Confirmed, Outcome::Confirmed, Outcome::Confirmed]);
+        assert!(matches!(&outcomes[3], Outcome::Failed { error, .. } if error.starts_with("list `list:text`")));
+        assert_eq!([length(&redis, "list:1"), length(&redis, "list:2")], [Reply::Int(2), Reply::Int(1)]);
+        // With one list a wrong type concerns all messages.
+        let outcomes = sent("list:text", &redis, vec![delivery(None, 1)]).await;
+        assert!(matches!(outcomes[..], [Outcome::Unavailable { .. }]), "{outcomes:?}");
+        let outcomes = sent("other:{key}", &redis, vec![delivery(Some("1"), 1)]).await;
+        assert!(matches!(outcomes[..], [Outcome::Unsendable { .. }]), "{outcomes:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_value_beyond_the_limit_of_the_server_cannot_be_sent() {
+        let redis = Simulated::start([]).await;
+        let asked = Arc::new(parking_lot::Mutex::new(0));
+        let count = asked.clone();
+        let limit = LEAST_VALUE_LIMIT + 100;
+        redis.server.reply_with(move |command| {
+            (command[0] == "CONFIG").then(|| {
+                *count.lock() += 1;
+                Reply::Array(vec![Reply::bulk("proto-max-bulk-len"), Reply::bulk(limit.to_string())])
+            })
+        });
+        assert_eq!(sent("list", &redis, vec![delivery(None, LEAST_VALUE_LIMIT)]).await, [Outcome::Confirmed]);
+        assert_eq!(*asked.lock(), 0);
+        let batch = [limit, limit + 1, 1].map(|size| delivery(None, size)).into();
+        let outcomes = sent("list", &redis, batch).await;
+        let error = format!("{} bytes exceed the limit of the destination: {limit}", limit + 1);
+        assert_eq!(outcomes, [Outcome::Confirmed, Outcome::Unsendable { error }, Outcome::Confirmed]);
+        assert_eq!((*asked.lock(), length(&redis, "list")), (1, Reply::Int(3)));
+        redis.server.reply_with(|command| (command[0] == "CONFIG").then(|| Reply::error("NOPERM")));
+        assert_eq!(sent("list", &redis, vec![delivery(None, limit + 1)]).await, [Outcome::Confirmed]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_is_silent_or_refuses_is_not_the_fault_of_a_message() {
+        let redis = Simulated::start([]).await;
+        redis.server.reply_with(|command| (command[0] == "RPUSH").then(|| Reply::error("OOM command not allowed")));
+        let outcomes = sent("list", &redis, vec![delivery(None, 1)]).await;
+        assert!(matches!(outcomes[..], [Outcome::Unavailable { .. }]), "{outcomes:?}");
+        redis.links.set_faults(LinkFaults { down: true, ..LinkFaults::default() });
+        let began = Instant::now();
+        let outcomes = sent("list", &redis, vec![delivery(None, 1)]).await;
+        assert!(matches!(outcomes[..], [Outcome::Unavailable { .. }]), "{outcomes:?}");
+        assert!(began.elapsed() <= Duration::from_secs(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_check_names_a_key_of_another_type() {
+        let redis = Simulated::start([]).await;
+        assert_eq!(sink("list", &redis).check().await, Ok(()));
+        redis.execute(&["RPUSH", "list", "x"]);
+        assert_eq!(sink("list", &redis).check().await, Ok(()));
+        redis.execute(&["SET", "list:text", "x"]);
+        assert_eq!(
+            sink("list:text", &redis).check().await,
+            Err("key `list:text` holds a string, not a list".to_owned())
+        );
+        assert_eq!(sink("list:{key}", &redis).check().await, Ok(()));
+        redis.server.reply_with(|command| (command[0] == "PING").then(|| Reply::error("MASTERDOWN")));
+        let error = sink("list:{key}", &redis).check().await.unwrap_err();
+        assert!(error.starts_with("redis://other: "), "{error}");
     }
 }

@@ -10,6 +10,8 @@ mod naming;
 mod notification;
 mod persist;
 mod settings;
+#[cfg(test)]
+mod tests;
 
 use std::{sync::Arc, time::Duration};
 

@@ -28,7 +28,7 @@ impl Simulated {
         let passed = move || u64::try_from(started.elapsed().as_micros()).expect("a short time");
         let server = Server::new(move || EPOCH * 1000 + passed());
         let links = Links::new(&server, 1);
-        let store = Arc::new(RedisStore::new(connection(&links), PREFIX, routes));
+        let store = Arc::new(RedisStore::new(Arc::new(connection(&links)), PREFIX, routes));
         store.register().await.expect("the routes are registered");
         Self { server, links, store }
     }
@@ -41,7 +41,7 @@ impl Simulated {
     }
 
     /// Another connection to the server.
-    pub fn connection(&self) -> Arc<Connection> {
+    pub fn connection(&self) -> Connection {
         connection(&self.links)
     }
 
@@ -56,6 +56,6 @@ impl Simulated {
     }
 }
 
-fn connection(links: &Arc<Links>) -> Arc<Connection> {
-    Arc::new(Connection::to(Arc::new(Upstream::from(links.clone())), Duration::from_secs(1)))
+fn connection(links: &Arc<Links>) -> Connection {
+    Connection::to(Arc::new(Upstream::from(links.clone())), Duration::from_secs(1))
 }

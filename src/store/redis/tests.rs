@@ -294,7 +294,7 @@ async fn a_call_takes_its_message_from_the_former_partition_first() {
 async fn durable_calls_succeed_once_replicas_have_them() {
     let redis = Simulated::start([route()]).await;
     let durability = Durability { replicas: 2, timeout: Duration::from_millis(500) };
-    let store = redis.store.serving([route()]).confirming_over(redis.connection(), durability);
+    let store = redis.store.serving([route()]).confirming_over(Arc::new(redis.connection()), durability);
     let confirmed = Arc::new(Mutex::new((2, Vec::new())));
     let replies = confirmed.clone();
     redis.server.reply_with(move |command| {
