@@ -67,6 +67,7 @@ mod tests {
             ("${NESTED}", "${A}"),
             ("${B:-two}", "two"),
             ("${EMPTY:-two}", "two"),
+            ("${A:-two}", "one"),
             ("${EMPTY}", ""),
             ("${B:-}", ""),
             ("$${A}", "${A}"),

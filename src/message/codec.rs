@@ -381,7 +381,7 @@ mod tests {
                 let mut read = Metadata::default();
                 fields::read_label(label(&body), &mut read).unwrap();
                 let Metadata { key, flow, group, scheduled_by, .. } = message.metadata.clone();
-                assert_eq!(read, Metadata { key, flow, group, scheduled_by, ..Metadata::default() });
+                assert_eq!(read, Metadata { flow, group, key, scheduled_by, ..Metadata::default() });
             }
         }
         let plain = StoredMessage { metadata: Metadata::default(), ..message() };

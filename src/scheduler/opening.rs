@@ -72,3 +72,57 @@ impl Opening {
         self.known.and_then(|known| known.span.since).map_or(0, |since| since * 1000)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use jiff::tz::TimeZone;
+
+    use super::*;
+    use crate::{
+        calendar::Window,
+        store::{Deaths, Token},
+    };
+
+    /// Noon of a day, in milliseconds since the epoch.
+    const NOON: u64 = 1_700_136_000_000;
+
+    /// The reply of a poll at this time, with a head that is due an hour before.
+    fn claim(millis: u64, taken: Instant) -> Claim {
+        Claim {
+            clock: ServerClock { micros: millis * 1000, taken },
+            token: Token(1),
+            messages: Vec::new(),
+            paused: false,
+            next_due: UnixMillis::new(millis - 3_600_000),
+            next_lease: None,
+            suspects: 0,
+            parked: 0,
+            orphans: Deaths::default(),
+            taken_elsewhere: None,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_route_is_open_from_the_opening_to_the_closing_by_the_clock_of_the_store() {
+        let window = Window { days: [true; 7], from: 12 * 60, to: 13 * 60, zone: TimeZone::UTC };
+        let mut opening = Opening::new(Calendar::new(vec![window]).map(Arc::new));
+        let now = Instant::now();
+        assert!(!opening.is_open(now) && opening.closes().is_none() && opening.since() == 0);
+        let mut before = claim(NOON - 1, now);
+        assert!(!opening.polled(&mut before) && !opening.is_open(now));
+        assert_eq!(before.next_due, UnixMillis::new(NOON));
+        let mut open = claim(NOON + 1000, now);
+        assert!(opening.polled(&mut open) && opening.is_open(now));
+        assert_eq!((open.next_due, opening.since()), (UnixMillis::new(NOON + 1000 - 3_600_000), NOON * 1000));
+        let closes = now + Duration::from_secs(3599);
+        assert_eq!(opening.closes(), Some(closes));
+        assert!(opening.is_open(closes - Duration::from_micros(1)) && !opening.is_open(closes));
+        let mut over = claim(NOON + 3_600_000, now);
+        assert!(!opening.polled(&mut over));
+        assert_eq!(over.next_due, UnixMillis::new(NOON + 24 * 3_600_000));
+
+        let mut always = Opening::new(None);
+        assert!(always.is_open(now) && always.polled(&mut claim(NOON, now)));
+        assert_eq!((always.closes(), always.since()), (None, 0));
+    }
+}

@@ -116,4 +116,10 @@ mod tests {
         polling.refresh();
         assert!(polling.next().unwrap() <= Instant::now() + FRUITLESS_GAP);
     }
+
+    #[test]
+    fn a_quarter_of_the_limit_is_worth_a_call() {
+        let worthwhile = [1, 3, 4, 8, 400, 100_000].map(|max_in_flight| Polling::new(max_in_flight).worthwhile());
+        assert_eq!(worthwhile, [1, 1, 1, 2, WORTHWHILE, WORTHWHILE]);
+    }
 }

@@ -77,7 +77,10 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::message::Metadata;
+    use crate::{
+        message::{Metadata, Recurring},
+        recurrence::Rule,
+    };
 
     #[test]
     fn only_the_message_of_a_schedule_that_was_written_anew_is_read_later() {
@@ -104,5 +107,58 @@ mod tests {
         assert!(matches!(end(schedule.clone(), 0), ClaimEnd::Defer { pause: UNREADABLE_PAUSE, sent: Sent::No }));
         assert!(matches!(end(schedule, 1), ClaimEnd::Ack));
         assert!(matches!(end(other, 0), ClaimEnd::Ack));
+    }
+
+    /// The end of a claim of an occurrence that was due at 10 s, `now` in milliseconds; `None`: it is sent.
+    fn ended(claimed: &Claimed, expires_after: Option<u64>, now: u64) -> Option<ClaimEnd> {
+        let rule = Rule { every: Some(1000), ..Rule::default() };
+        let recurring = Recurring { revision: "7".into(), rule, expires_after };
+        let message = StoredMessage {
+            due: UnixMillis::new(10_000).unwrap(),
+            // Planned at its time.
+            accepted: UnixMillis::new(10_000).unwrap(),
+            metadata: Metadata { recurring: Some(recurring.into()), ..Metadata::default() },
+            payload: Bytes::new(),
+        };
+        occurrence(claimed, message, now).err()
+    }
+
+    fn claimed() -> Claimed {
+        Claimed {
+            id: MessageId::of_schedule("s").unwrap(),
+            body: Bytes::new(),
+            failures: 0,
+            not_before: UnixMillis::default(),
+            waited: Duration::ZERO,
+            suspect: false,
+            tried: false,
+            crashed_out: false,
+        }
+    }
+
+    #[test]
+    fn an_occurrence_is_dead_after_its_expiry_or_its_last_crash() {
+        for (expires_after, now, is_sent) in
+            [(None, 99_000, true), (Some(500), 10_499, true), (Some(500), 10_500, true), (Some(500), 10_501, false)]
+        {
+            let end = ended(&claimed(), expires_after, now);
+            assert_eq!(end.is_none(), is_sent, "{expires_after:?} {now}");
+            assert!(is_sent || matches!(end, Some(ClaimEnd::Bury { reason: DeadReason::Expired, .. })), "{end:?}");
+        }
+        let crashed = ended(&Claimed { crashed_out: true, ..claimed() }, None, 10_000);
+        assert!(matches!(crashed, Some(ClaimEnd::Bury { reason: DeadReason::Crash, .. })), "{crashed:?}");
+        // One that is not due yet is planned again.
+        let early = ended(&Claimed { crashed_out: true, ..claimed() }, Some(0), 9_999);
+        assert!(matches!(early, Some(ClaimEnd::Plan(Planned { missed: 0, .. }))), "{early:?}");
+        let without = StoredMessage {
+            due: UnixMillis::default(),
+            accepted: UnixMillis::default(),
+            metadata: Metadata::default(),
+            payload: Bytes::new(),
+        };
+        let end = occurrence(&claimed(), without.clone(), 1).unwrap_err();
+        assert!(matches!(end, ClaimEnd::Bury { reason: DeadReason::Undecodable, .. }), "{end:?}");
+        let other = Claimed { id: MessageId::parse("m").unwrap(), ..claimed() };
+        assert_eq!(occurrence(&other, without.clone(), 1).unwrap(), without);
     }
 }

@@ -6,7 +6,8 @@ and those that do not compile are left out. Each test tells which edits it reach
 those first that found many in a short time: the library tests (one seed of the simulation), then tests with servers. A test with
 a server that fails is run again, and then without the edit, because a busy machine can be the cause.
 
-Everything is in target/mutants/rust/. A run continues where the last one ended; `--new` begins anew. Exit 0 if no edit is open.
+Everything is in target/mutants/rust/. A run continues where the last one ended. After another commit, the open edits are tried
+again, and those of files that differ; `--new` begins anew. Exit 0 if no edit is open.
 """
 
 import argparse
@@ -59,12 +60,27 @@ def cargo(*arguments):
 def copy():
     """The code as it was committed, beside the tools that tests use."""
     if TREE.exists():
+        update()
         return
     run("git", "clone", "--quiet", "--shared", str(ROOT), str(TREE))
     (TREE / "target").mkdir()
     for tools in ("kafka", "clients", "console"):
         if (ROOT / "target" / tools).exists():
             (TREE / "target" / tools).symlink_to(ROOT / "target" / tools)
+
+
+def update():
+    """The newest commit. Edits keep their results by their names, which have line and column; open ones have none."""
+    commits = [run("git", "rev-parse", "HEAD", cwd=tree, stdout=subprocess.PIPE, text=True).stdout for tree in (ROOT, TREE)]
+    if commits[0] == commits[1]:
+        return
+    run("git", "fetch", "--quiet", "origin", "HEAD", cwd=TREE)
+    run("git", "checkout", "--quiet", "--force", "FETCH_HEAD", cwd=TREE)
+    for path in [WORK / "list.json", *WORK.glob("reached-*.json")]:
+        path.unlink(missing_ok=True)
+    for path in WORK.glob("results-*.txt"):
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if not line.startswith("- ")))
 
 
 def listed():
@@ -77,8 +93,9 @@ def listed():
 def write(left_out):
     """Writes all edits but those in `left_out` into the copy. Returns those that have no place there."""
     run("git", "checkout", "--quiet", "--", "src", cwd=TREE)
-    path, switch = WORK / "left-out.txt", WORK / "switch"
+    path, switch, mutants = WORK / "left-out.txt", WORK / "switch", listed()
     path.write_text("".join(f"{number}\n" for number in sorted(left_out)))
+    (WORK / "not-compiled.txt").write_text("".join(f"{mutants[number]['name']}\n" for number in sorted(left_out)))
     run("cargo", "build", "--quiet", "--locked", "--release", "--target-dir", str(switch), cwd=SWITCH)
     command = (str(switch / "release/punctual-mutants"), str(TREE), str(WORK / "list.json"), str(path))
     return {int(number) for number in run(*command, stdout=subprocess.PIPE, text=True).stdout.split()}
@@ -280,8 +297,10 @@ def main():
     WORK.mkdir(parents=True, exist_ok=True)
     copy()
     mutants = listed()
-    stored = WORK / "left-out.txt"
-    left_out = {int(number) for number in stored.read_text().split()} if stored.exists() else set()
+    by_name = {mutant["name"]: number for number, mutant in enumerate(mutants)}
+    stored = WORK / "not-compiled.txt"
+    names = stored.read_text().splitlines() if stored.exists() else []
+    left_out = {by_name[name] for name in names if name in by_name}
     without_place = write(left_out)
     binaries = build(left_out)
     numbers = [number for number in range(len(mutants)) if number not in left_out | without_place]
@@ -294,16 +313,16 @@ def main():
     for kind, at_once in (("lib", jobs), ("it", 2 * jobs)):
         results = WORK / f"results-{kind}{chosen(kind, servers)}.txt"
         for line in results.read_text().splitlines() if results.exists() else []:
-            number, test = line.split(" ", 1)
-            if int(number) in caught:
-                caught[int(number)][kind] = test
+            test, name = line.split(" ", 1)
+            if by_name.get(name) in caught:
+                caught[by_name[name]][kind] = test
         trial = Trial(kind, binaries[kind], reached(kind, binaries[kind], at_once, servers), options.seconds)
 
         def one(number):
             test = trial.catch(number, mutants[number]["file"]) or "-"
             with lock, results.open("a") as file:
                 caught[number][kind] = test
-                file.write(f"{number} {test}\n")
+                file.write(f"{test} {mutants[number]['name']}\n")
 
         left = [number for number in numbers if kind not in caught[number] and set(caught[number].values()) <= {"-"}]
         with ThreadPoolExecutor(at_once) as pool:

@@ -19,6 +19,7 @@ fn a_text_that_is_not_yaml_is_refused_with_a_hint() {
         ("redis:\n  timeout: 1s\n    url: x\n", "1.yaml:3:8", indentation),
         ("log:\n  level: info\n\n   format: x\n", "1.yaml:4:10", indentation),
         ("redis:\n  url: a: b\n", "1.yaml:2:9", "put text with `: ` in quotes"),
+        ("redis: { password: 'it is', url: ${A} }\n", "1.yaml:1:35", quote),
     ] {
         let problems = Setup::new(&[yaml], &[]).problems();
         let [problem] = &problems[..] else { panic!("{yaml}: {problems:#?}") };
@@ -31,6 +32,8 @@ fn a_text_that_is_not_yaml_is_refused_with_a_hint() {
         "redis: {url: $A\n",
         "sinks:\n  a: {type: http\n  b: {type: http}\n",
         "redis: [\n",
+        "redis: {url: a # ${A}\n",
+        "redis: {url: a} ${A\n",
     ] {
         let problem = Setup::new(&[yaml], &[("A", "x")]).problems().remove(0);
         assert!(problem.contains("is not YAML: ") && !problem.contains("; "), "no hint fits: {problem}");

@@ -21,6 +21,7 @@ use crate::{
     sink::envelope::ListFormat,
 };
 
+mod bounds;
 mod fingerprints;
 mod fuzz;
 mod hints;

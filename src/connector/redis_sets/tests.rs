@@ -259,10 +259,14 @@ async fn the_bodies_of_a_delayqueue_are_kept_from_expiring() {
     let mut bench = Bench::start(ExternalPlace::DelayQueue(keys.clone()), RouteLimits::default()).await;
     bench.queue.pause("r", "", "").await.unwrap();
     for (set, place) in [(&keys.pending, "p"), (&keys.unack, "u")] {
-        names(place, 450).iter().for_each(|id| bench.add(set, id, 3_600_000, 1000));
+        for id in names(place, 450) {
+            bench.add(set, &id, 3_600_000, 1000);
+        }
     }
     for (list, place) in [(&keys.ready, "l"), (&keys.retry, "t")] {
-        names(place, 450).iter().for_each(|id| bench.redis.execute(&["LPUSH", list, id]));
+        for id in names(place, 450) {
+            bench.redis.execute(&["LPUSH", list, &id]);
+        }
     }
     let persisted = Arc::new(Mutex::new(BTreeMap::<String, u32>::new()));
     let seen = persisted.clone();

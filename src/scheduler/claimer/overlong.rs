@@ -50,3 +50,30 @@ impl Overlong {
         self.look_at = at;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(10);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_is_cut_one_lease_after_the_check_that_found_it() {
+        let now = Instant::now();
+        let mut overlong = Overlong::new(LEASE, now);
+        assert_eq!(
+            (overlong.look_at, overlong.longest(), overlong.cut_from()),
+            (now + LEASE, 2 * LEASE + MARGIN, None)
+        );
+        let first = now + LEASE;
+        overlong.looked(CutLeases { cut: 0, beyond: Some(7) }, first);
+        assert_eq!((overlong.look_at, overlong.cut_from()), (first + LEASE, Some(7)));
+        // A check that ended as many as it can is repeated at once.
+        overlong.looked(CutLeases { cut: 1000, beyond: Some(9) }, first + LEASE);
+        assert_eq!((overlong.look_at, overlong.cut_from()), (first + LEASE, Some(7)));
+        overlong.looked(CutLeases { cut: 5, beyond: None }, first + LEASE);
+        assert_eq!((overlong.look_at, overlong.cut_from()), (first + 2 * LEASE, None));
+        overlong.look_later(now);
+        assert_eq!(overlong.look_at, now);
+    }
+}

@@ -190,3 +190,63 @@ async fn a_batch_of_several_transfers_counts_once_despite_lost_replies() {
         assert_eq!(total("messages_retried"), total("delivery_failures"), "seed {seed}");
     }
 }
+
+/// Messages go into the list of the last digit of their ids.
+fn to_lists(one_list: bool, breaker: &Arc<Breaker>) -> Target {
+    let render = Arc::new(move |delivery: &Delivery| {
+        let id = delivery.id.to_string();
+        let list = if one_list { "0".into() } else { id[5..].into() };
+        Ok(Element { list, value: id.into() })
+    });
+    Target::List { render, one_list, breaker: Arc::clone(breaker) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_is_denied_fails_its_messages_alone_and_without_the_right_to_push_the_sink_is_down() {
+    let denied = Faults { denied_list: Some("3"), ..Faults::default() };
+    let no_push = Faults { denied_push: true, ..Faults::default() };
+    for (faults, one_list, is_down) in [(denied, false, false), (no_push, false, true), (no_push, true, true)] {
+        let store = TestStore::new(1);
+        let breaker = Breaker::new("jobs");
+        schedule(&store, numbered(100), Duration::ZERO);
+        store.set_faults(faults);
+        let target = to_lists(one_list, &breaker);
+        let _instance = Instance::start(&store, vec![setup(&store, "r", target, policy())]);
+        sleep(MINUTE).await;
+        let (pending, unack, dead) = store.count(&partition("r"));
+        let state = breaker.status().state;
+        if is_down {
+            assert_eq!((pending, unack, dead, state), (100, 0, 0, crate::scheduler::BreakerState::Open), "{one_list}");
+        } else {
+            assert_eq!((pending, unack, dead, state), (0, 0, 10, crate::scheduler::BreakerState::Closed));
+            let deaths = store.dead(&partition("r"));
+            let expected = "list `3`: redis noperm: no permissions to access one of the keys; `punctual check --connect` names \
+                            missing rights";
+            assert!(deaths.iter().all(|(id, death)| id.ends_with('3') && death.1 == expected), "{deaths:?}");
+            assert_eq!(store.list("4").len(), 10);
+        }
+        let error = breaker.status().last_error.unwrap();
+        assert!(error.contains("names missing rights") && error.contains("list `3`") != is_down, "{error}");
+        store.set_faults(Faults::default());
+        until_empty(&store, "r").await;
+        assert_eq!(store.list("0").len(), if one_list { 100 } else { 10 });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_a_recovery_made_dead_is_counted() {
+    let recorder = recorder();
+    let _metrics = metrics::set_default_local_recorder(&recorder);
+    let store = TestStore::new(1);
+    let sink = FakeSink::new(&store, |_| Act::end(SinkEnd::Hang));
+    schedule(&store, ["a"], Duration::ZERO);
+    store.set_crashes(&partition("r"), "a", 4);
+    let first = Instance::of_one(&store, &sink);
+    sleep(100 * MILLI).await;
+    first.kill().await;
+    let _instance = Instance::of_one(&store, &sink);
+    sleep(2 * LEASE).await;
+    assert_eq!(store.dead(&partition("r")).len(), 1);
+    assert_eq!(counted(&recorder, "punctual_messages_dead_total", r#"reason="crash""#), 1);
+    assert_eq!(counted(&recorder, "punctual_messages_dead_total", ""), 1);
+}

@@ -59,6 +59,7 @@ struct Observed {
 
 /// Injected faults.
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "independent faults")]
 pub struct Faults {
     /// Share of the calls that fail before they change anything.
     pub before: f64,
@@ -76,6 +77,10 @@ pub struct Faults {
     pub wrong_type: bool,
     /// A list that refuses every value.
     pub refusing_list: Option<&'static str>,
+    /// A list to which the user has no right: a transfer to it changes nothing, also for other lists.
+    pub denied_list: Option<&'static str>,
+    /// The user has no right to push.
+    pub denied_push: bool,
     pub wake_ups_lost: bool,
 }
 
@@ -362,6 +367,14 @@ impl Store for TestStore {
     async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError> {
         if transfers.len() <= SMALL {
             self.turn("transfer", partition).await;
+        }
+        let faults = self.observed.lock().unwrap().faults;
+        let denied = |text: &str| Err(StoreError::Unavailable { kind: "noperm", text: text.to_owned() });
+        if faults.denied_push {
+            return self.call("transfer", async { denied("no permissions to run the 'rpush' command") }).await;
+        }
+        if transfers.iter().any(|one| faults.denied_list == Some(&*one.list)) {
+            return self.call("transfer", async { denied("no permissions to access one of the keys") }).await;
         }
         self.call("transfer", self.memory.transfer(partition, transfers)).await
     }

@@ -168,32 +168,32 @@ async fn a_partition_takes_external_messages_while_it_has_capacity() {
         let capacity = redis.store.capacity(&partition()).await.unwrap();
         (capacity, redis)
     };
-    use PendingCapacity::{Free, Full, Paused};
     let none = RouteLimits::default();
     let (free, redis) = capacity(none, 501, 1).await;
-    assert_eq!(free, Free);
+    assert_eq!(free, PendingCapacity::Free);
     // As many are due as a route has in flight.
     advance(Duration::from_secs(1)).await;
-    assert_eq!(redis.store.capacity(&partition()).await, Ok(Full));
+    assert_eq!(redis.store.capacity(&partition()).await, Ok(PendingCapacity::Full));
     assert_eq!(redis.claim(1).await.len(), 501);
-    assert_eq!(redis.store.capacity(&partition()).await, Ok(Free));
+    assert_eq!(redis.store.capacity(&partition()).await, Ok(PendingCapacity::Free));
     assert!(redis.store.pause(&partition(), "", "").await.unwrap());
-    assert_eq!(redis.store.capacity(&partition()).await, Ok(Paused));
+    assert_eq!(redis.store.capacity(&partition()).await, Ok(PendingCapacity::Paused));
 
     let messages = RouteLimits { messages: Some(10), ..none };
-    for (pending, expected) in [(0, Free), (9, Free), (10, Full)] {
+    for (pending, expected) in [(0, PendingCapacity::Free), (9, PendingCapacity::Free), (10, PendingCapacity::Full)] {
         assert_eq!(capacity(messages, pending, 1).await.0, expected, "{pending}");
     }
     let (_, redis) = capacity(messages, 9, 1).await;
     advance(Duration::from_secs(1)).await;
     redis.claim(1).await;
     redis.schedule(&["in-flight-messages-count"]).await;
-    assert_eq!(redis.store.capacity(&partition()).await, Ok(Full));
+    assert_eq!(redis.store.capacity(&partition()).await, Ok(PendingCapacity::Full));
 
     let largest = (100 + MAX_METADATA_BYTES + 64) as u64;
     let (_, redis) = capacity(none, 1, 50).await;
     let stored = redis.store.stats(&partition()).await.unwrap().bytes;
-    for (bytes, expected) in [(largest + stored, Free), (largest + stored - 1, Full)] {
+    for (bytes, expected) in [(largest + stored, PendingCapacity::Free), (largest + stored - 1, PendingCapacity::Full)]
+    {
         let bytes = RouteLimits { bytes: Some(bytes), ..none };
         assert_eq!(capacity(bytes, 1, 50).await.0, expected, "{bytes:?}");
     }
@@ -217,8 +217,8 @@ async fn a_registration_says_what_it_found() {
     assert_eq!(found(&redis.store).await, [Registration::Reopened]);
     // Other settings of the same number of partitions are stored, and read again.
     let limits = RouteLimits { messages: Some(7), bytes: Some(200_000), delay: Some(Duration::from_secs(9)) };
-    let remember = Some(Remember { period: Duration::from_secs(60), max: 5 });
-    let changed = redis.store.serving([RouteSettings { limits, remember, ..route() }]);
+    let remember = Some(Remember { period: Duration::from_mins(1), max: 5 });
+    let changed = redis.store.serving([RouteSettings { remember, limits, ..route() }]);
     assert_eq!(found(&changed).await, [Registration::Kept]);
     let known = redis.store.known_routes().await.unwrap();
     let [new, known] = &known[..] else { panic!("{known:?}") };
@@ -358,7 +358,7 @@ async fn a_forwarded_dead_letter_has_one_turn_at_a_time() {
 async fn what_a_partition_keeps_of_its_messages_is_its_share() {
     let settings = RouteSettings {
         partitions: 3,
-        remember: Some(Remember { period: Duration::from_secs(60), max: 10 }),
+        remember: Some(Remember { period: Duration::from_mins(1), max: 10 }),
         history: Some(HistoryLimits { period: Duration::from_hours(1), max: 100 }),
         ..route()
     };

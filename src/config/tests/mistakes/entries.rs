@@ -77,6 +77,8 @@ pub const ROUTE_MISTAKES: &[(&str, &str)] = &[
     ("remember: {for: 721h}", "remember.for: `30days 1h` is not within 0s .. 30days"),
     ("remember: {max: 0, for: 1s}", "remember.max: `0` is not within 1 .. 10000000"),
     ("remember: {max: 5}", "remember.for: is missing: without it `max` means nothing"),
+    ("history: {max: 5}", "history.for: is missing: without it `max` means nothing"),
+    ("history: {for: soon, max: 5}", "history.for: `soon` is not a duration"),
     ("window: 5", "window: must be a mapping or a list of mappings, not a number"),
     ("window: []", "window: is an empty list"),
     ("window:\n      from: '08:00'", "window.to: is missing"),
