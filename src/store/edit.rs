@@ -157,3 +157,71 @@ impl<T: Clone> FieldChange<T> {
 pub fn revision(died: u64, body: &[u8]) -> String {
     digest(&[&died.to_be_bytes(), body]).as_str().trim_start_matches('~').to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{message::Origin, time::UnixMillis};
+
+    fn message() -> StoredMessage {
+        let metadata = Metadata {
+            headers: [("a".to_owned(), "1".to_owned())].into(),
+            key: Some("key".into()),
+            content_type: Some("text/plain".into()),
+            max_attempts: Some(3),
+            expires_at: Some(7),
+            ..Metadata::default()
+        };
+        let due = UnixMillis::default();
+        StoredMessage { due, accepted: due, metadata, payload: "12345".into() }
+    }
+
+    #[test]
+    fn an_edit_sets_and_removes_what_it_names_and_says_so() {
+        assert!(Edit::default().is_empty());
+        let (same, changes) = Edit::default().apply(&message()).unwrap();
+        assert_eq!((same, changes.to_string().as_str()), (message(), ""));
+        let all = Edit {
+            payload: Some("1".into()),
+            content_type: FieldChange::Set("text/x".into()),
+            headers: Some(Headers::default()),
+            key: FieldChange::Set(NewKey::Base64("/w==".into())),
+            max_attempts: FieldChange::Set(9),
+            expires_at: FieldChange::Remove,
+        };
+        let (new, changes) = all.apply(&message()).unwrap();
+        let origin = Some(Origin { key_base64: Some("/w==".into()), ..Origin::default() }.into());
+        let metadata =
+            Metadata { content_type: Some("text/x".into()), max_attempts: Some(9), origin, ..Metadata::default() };
+        assert_eq!(new, StoredMessage { metadata, payload: "1".into(), ..message() });
+        assert_eq!(
+            changes.to_string(),
+            "payload 5 to 1 bytes, content_type 10 to 6 bytes, headers 9 to 2 bytes, key 3 to 4 bytes, max_attempts, expires_at"
+        );
+        let removed = Edit { key: FieldChange::Remove, content_type: FieldChange::Remove, ..Edit::default() };
+        let (new, changes) = removed.apply(&new).unwrap();
+        assert_eq!((new.metadata.key, new.metadata.origin, new.metadata.content_type), (None, None, None));
+        assert_eq!(changes.to_string(), "content_type 6 to 0 bytes, key 4 to 0 bytes");
+    }
+
+    #[test]
+    fn an_edit_that_makes_a_message_invalid_names_the_fields() {
+        let wrong = Edit {
+            max_attempts: FieldChange::Set(0),
+            content_type: FieldChange::Set("a\nb".into()),
+            ..Edit::default()
+        };
+        let fields: Vec<_> = wrong.apply(&message()).unwrap_err().into_iter().map(|(field, _)| field).collect();
+        assert_eq!(fields, ["content_type", "max_attempts"]);
+        // A stored message that is invalid takes a new payload.
+        let stored = StoredMessage { metadata: Metadata { max_attempts: Some(0), ..Metadata::default() }, ..message() };
+        assert!(Edit { payload: Some("x".into()), ..Edit::default() }.apply(&stored).is_ok());
+    }
+
+    #[test]
+    fn a_revision_differs_after_another_death_and_another_edit() {
+        let revisions = [revision(1, b"a"), revision(2, b"a"), revision(1, b"b")];
+        assert!(revisions.iter().all(|one| !one.is_empty() && !one.starts_with('~')));
+        assert!(revisions[0] != revisions[1] && revisions[0] != revisions[2] && revision(1, b"a") == revisions[0]);
+    }
+}

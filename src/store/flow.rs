@@ -82,3 +82,31 @@ pub struct FlowChange {
     pub burst: FieldChange<u32>,
     pub parallel: FieldChange<u32>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_of_a_flow_stand_over_those_of_its_route() {
+        let rules = FlowRules::parse("10/s 20 3 -");
+        assert_eq!(
+            (rules.rate, rules.burst, rules.parallel, &rules.pause),
+            (Rate::parse("10/s").ok(), Some(20), Some(3), &None)
+        );
+        assert_eq!(FlowRules::parse("- - - -"), FlowRules::default());
+        assert_eq!(FlowRules::parse(""), FlowRules::default());
+        let paused = FlowRules::parse("- - - 1700000000000\nops\na note");
+        let pause = paused.pause.clone().unwrap();
+        assert_eq!(
+            (pause.at.get(), pause.by.as_deref(), pause.note.as_deref()),
+            (1_700_000_000_000, Some("ops"), Some("a note"))
+        );
+        let route = FlowLimits { rate: Rate::parse("5/s").ok(), burst: 7, parallel: Some(9), ordered: true };
+        assert_eq!(paused.over(&route), route);
+        assert_eq!(rules.over(&route), FlowLimits { rate: rules.rate, burst: 20, parallel: Some(3), ordered: true });
+        // A rate of its own has its own burst, too.
+        let faster = FlowRules { burst: None, ..FlowRules::parse("300/s - - -") };
+        assert_eq!(faster.over(&route).burst, faster.rate.unwrap().burst());
+    }
+}

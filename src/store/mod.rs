@@ -136,3 +136,36 @@ pub trait Store: Send + Sync + 'static {
     /// Makes every instance poll now, because messages are overdue and this instance has no capacity.
     async fn wake_all(&self, partition: &Partition) -> Result<(), StoreError>;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_right_to_a_key_is_told_from_one_to_a_command() {
+        let error = |kind, text: &str| StoreError::Unavailable { kind, text: text.to_owned() };
+        let key = error(DENIED, "no permissions to access one of the keys");
+        let command = error(DENIED, "no permissions to run the 'zadd' command");
+        let other = error("io", "no access");
+        let facts = |error: &StoreError| [error.is_denied(), error.is_denied_key()];
+        assert_eq!([&key, &command, &other].map(facts), [[true, true], [true, false], [false, false]]);
+    }
+
+    #[test]
+    fn deaths_have_a_number_and_the_first_id() {
+        let deaths = Deaths::of(["a", "b", "c"]);
+        assert_eq!((deaths.count, deaths.sample.unwrap().as_str()), (3, "a"));
+        assert_eq!(Deaths::of([]), Deaths::default());
+        let statuses = [
+            (ScheduleStatus::Scheduled, "scheduled"),
+            (ScheduleStatus::Exists(crate::message::State::Dead), "exists"),
+            (ScheduleStatus::Replaced, "replaced"),
+            (ScheduleStatus::Revived, "replaced"),
+            (ScheduleStatus::InFlight, "in_flight"),
+            (ScheduleStatus::Known, "known"),
+        ];
+        for (status, text) in statuses {
+            assert_eq!(status.as_str(), text);
+        }
+    }
+}

@@ -205,3 +205,50 @@ pub struct DeadGroup {
     /// The message that died last, and its error without the reason.
     pub sample: (MessageId, String),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Metadata;
+
+    #[test]
+    fn each_part_of_a_filter_by_bodies_must_match() {
+        let metadata = Metadata {
+            headers: [("X-Tenant".to_owned(), "acme".to_owned()), ("b".to_owned(), "2".to_owned())].into(),
+            key: Some("k".into()),
+            ..Metadata::default()
+        };
+        let (due, payload) = (UnixMillis::default(), "a payload".into());
+        let message = StoredMessage { due, accepted: due, metadata, payload };
+        let some = |text: &str| Some(text.to_owned());
+        let headers = |pairs: &[(&str, &str)]| {
+            let headers = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            Filter { headers, ..Filter::default() }
+        };
+        let matching = [
+            Filter { key: some("k"), ..Filter::default() },
+            Filter { payload: some("payload"), ..Filter::default() },
+            headers(&[("x-tenant", "acme")]),
+            headers(&[("X_Tenant", "acme"), ("B", "2")]),
+            Filter { key: some("k"), payload: some("a"), ..headers(&[("b", "2")]) },
+        ];
+        let others = [
+            Filter { key: some("K"), ..Filter::default() },
+            Filter { payload: some("Payload"), ..Filter::default() },
+            headers(&[("x-tenant", "Acme")]),
+            headers(&[("x-tenant", "acme"), ("b", "3")]),
+            headers(&[("tenant", "acme")]),
+            Filter { key: some("k"), payload: some("?"), ..headers(&[("b", "2")]) },
+            Filter { key: some("?"), payload: some("a"), ..headers(&[("b", "2")]) },
+        ];
+        for (filters, takes) in [(&matching[..], true), (&others[..], false)] {
+            for filter in filters {
+                assert!(filter.reads_bodies());
+                assert_eq!(filter.takes(Some(&message)), takes, "{filter:?}");
+                assert!(!filter.takes(None), "{filter:?}");
+            }
+        }
+        let by_flow = Filter { flow: some("f"), retried: true, ..Filter::default() };
+        assert!(!by_flow.reads_bodies() && by_flow.takes(None) && by_flow.takes(Some(&message)));
+    }
+}

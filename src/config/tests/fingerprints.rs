@@ -65,7 +65,7 @@ fn a_setting_changes_the_part_that_has_it() {
         );
         assert!(differs, "{names:?}");
     }
-    // The number of partitions is no part of a route, but of the whole.
+    // The number of partitions counts for the whole alone.
     assert_eq!(changed(&setup, &BASE.replace("partitions: 2", "partitions: 3")), (vec![], true));
 }
 

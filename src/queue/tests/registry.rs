@@ -203,7 +203,7 @@ async fn facts_that_the_user_has_no_right_to_are_listed() {
     assert_eq!((known.evicting, known.unchecked, known.memory), (None, vec!["eviction policy"], None));
     server.set("no HELLO", "");
     assert_eq!(safety().await.unchecked, ["version", "role", "eviction policy"]);
-    // A cluster is known by its error then.
+    // Its error shows a cluster.
     server.set("slots", "");
     assert_eq!(store.check_safety(false).await, Err(SafetyError::Cluster));
 }

@@ -1,4 +1,4 @@
-//! What operators see of a sink: gauges, times and errors.
+//! Gauges, times and errors of a sink, as operators see them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,5 +1,8 @@
 //! The store over a model of Redis, on the paused clock.
 
+mod reading;
+mod waking;
+
 use std::{sync::Arc, time::Duration};
 
 use punctual_model::Reply;
@@ -307,7 +310,7 @@ async fn durable_calls_succeed_once_replicas_have_them() {
     let schedule = async |name: &str| store.schedule(&partition(), &[message(name)]).await.map(drop);
     assert_eq!((schedule("a").await, store.check_durable().await), (Ok(()), Ok(())));
     assert_eq!(std::mem::take(&mut confirmed.lock().1), ["2 500", "2 500"]);
-    // What changes nothing is not confirmed yet, perhaps.
+    // A call that changes nothing waits, too: an earlier one may not be confirmed.
     assert_eq!((schedule("a").await, confirmed.lock().1.len()), (Ok(()), 1));
     assert_eq!(store.fence(&partition()).await, Ok(()));
     confirmed.lock().0 = 1;
