@@ -14,6 +14,7 @@ use crate::program::alone;
 const MAX_WAIT: Duration = Duration::from_mins(4);
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow: tests/run.sh --full, and CI"]
 async fn every_view_is_sound_in_light_and_dark_wide_and_narrow_and_by_keyboard() {
     Stage::start().await.play("views.js").await;
 }
