@@ -77,5 +77,12 @@ mod tests {
         let messages: Vec<_> = (0..10).map(|n| (message(n), String::new())).collect();
         let sizes: Vec<usize> = batches(&messages).into_iter().map(<[_]>::len).collect();
         assert_eq!(sizes, [3, 3, 3, 1]);
+        let small = |count: usize| {
+            let messages: Vec<_> = (0..count)
+                .map(|n| (NewMessage { metadata: Metadata::default(), ..message(n) }, String::new()))
+                .collect();
+            batches(&messages).into_iter().map(<[_]>::len).collect::<Vec<_>>()
+        };
+        assert_eq!([small(0), small(1), small(100), small(101)], [vec![], vec![1], vec![100], vec![100, 1]]);
     }
 }

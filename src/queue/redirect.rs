@@ -210,14 +210,7 @@ impl Queue {
         if !moved.is_empty() {
             let selection = Selection::Ids { ids: moved, until: Some(end) };
             let deadline = Instant::now() + DELETION;
-            let deletion = DeadWork {
-                action: DeadAction::Purge,
-                selection: &selection,
-                limit: u64::MAX,
-                dry_run: false,
-                deadline,
-                ..*work
-            };
+            let deletion = DeadWork { action: DeadAction::Purge, selection: &selection, deadline, ..*work };
             let mut part = BulkProgress::default();
             let result = self.store().act_on_dead(partition, &deletion, &mut part).await;
             done.count += part.count;

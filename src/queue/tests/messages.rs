@@ -104,6 +104,37 @@ async fn a_listing_merges_all_partitions_in_both_orders() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_bytes_of_a_page_are_those_of_all_partitions() {
+    let bench = Bench::start([RouteSettings { partitions: PARTITIONS, ..RouteSettings::plain("r", 2000) }]).await;
+    let large = |n: usize| {
+        let payload: Vec<u8> = (0..1000).map(|byte| u8::try_from((n * 31 + byte * byte * 7) % 251).unwrap()).collect();
+        NewMessage { payload: payload.into(), ..due(&n.to_string(), HOUR + n as u64) }
+    };
+    bench.schedule((0..40).map(large)).await;
+    let filter = Filter::default();
+    let (mut sizes, mut cursor) = (Vec::new(), None);
+    loop {
+        let page = PageRequest {
+            state: State::Pending,
+            filter: &filter,
+            order: Order::Ascending,
+            limit: 1000,
+            max_bytes: 12_000,
+            after: None,
+        };
+        let page = bench.queue.list("r", &page, cursor.as_deref()).await.unwrap();
+        sizes.push(page.messages.len());
+        // Each partition reads its share: two messages.
+        assert!(page.scanned <= 2 * u64::from(PARTITIONS), "{}", page.scanned);
+        cursor = page.cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert!(sizes.iter().all(|size| *size > 0) && sizes.iter().sum::<usize>() == 40, "{sizes:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_part_of_a_listing_grows_with_the_partitions() {
     let routes = [1, 9, 10, 100, 256]
         .map(|partitions| RouteSettings { partitions, ..RouteSettings::plain(&format!("p{partitions}"), 100) });
@@ -171,6 +202,7 @@ async fn calls_reach_the_former_partitions_while_messages_move() {
     let bench = Bench::plain().await;
     bench.schedule(messages("m", 40).chain([due("now", 0)])).await;
     bench.bury([message("dead")]).await;
+    assert_eq!(bench.claim().await.len(), 1);
     assert_eq!(bench.queue.choose_partitions("r", PARTITIONS).await, Ok(false));
     assert_eq!(bench.queue.choose_partitions("r", 2).await, Ok(true));
     assert_eq!(bench.queue.choose_partitions("x", 2).await, Err(QueueError::UnknownRoute("x".to_owned())));
@@ -178,7 +210,8 @@ async fn calls_reach_the_former_partitions_while_messages_move() {
     let new = Queue::new(moving.clone(), &BTreeMap::new(), false);
     let stats = new.stats("r").await.unwrap();
     let expected = Moving { from: PARTITIONS, to: 2, left: 42 };
-    assert_eq!((stats.moving, stats.pending, stats.dead, stats.partitions), (Some(expected), 41, 1, 2));
+    assert_eq!((stats.moving, stats.pending, stats.dead, stats.partitions), (Some(expected), 40, 1, 2));
+    assert_eq!((stats.unack, bench.end_claimed().await), (1, 1));
     assert_eq!(new.all_partitions("r").unwrap().len(), usize::from(PARTITIONS) + 2);
     assert_eq!(new.pause("r", "", "").await, Ok(true));
     assert!(bench.claim().await.is_empty(), "the former ones are paused too");
@@ -186,7 +219,7 @@ async fn calls_reach_the_former_partitions_while_messages_move() {
     assert!(matches!(new.get("r", &id("m7")).await.unwrap(), Some(Found::Live { .. })));
     while !moving.move_some("r").await.unwrap().is_done {}
     let stats = new.stats("r").await.unwrap();
-    assert_eq!((stats.moving, stats.pending, stats.dead), (None, 41, 1));
+    assert_eq!((stats.moving, stats.pending, stats.dead), (None, 40, 1));
     // The former queue does not answer for all messages of the route.
     let all = Filter::default();
     let purge = crate::store::Selection::Where(all);

@@ -155,6 +155,25 @@ impl Bench {
         claimed.len()
     }
 
+    /// Acknowledges what is in flight. Returns the number.
+    async fn end_claimed(&self) -> u32 {
+        let mut count = 0;
+        for one in self.listed("r", State::Unack).await {
+            let partition =
+                self.partitions().into_iter().find(|partition| one.id.partition(partition.count) == partition.index);
+            let name = format!("{{p:r:{}/{}}}:unack", partition.as_ref().unwrap().index, PARTITIONS);
+            let command = [&b"ZSCORE"[..], name.as_bytes(), one.id.as_str().as_bytes()].map(<[u8]>::to_vec);
+            let punctual_model::Reply::Bulk(token) = self.redis.server.execute(&command) else {
+                panic!("it has a lease")
+            };
+            let token = crate::store::Token(String::from_utf8(token).unwrap().parse().unwrap());
+            let settlement = Settlement::new(Lease { id: one.id, token, bytes: 0 }, ClaimEnd::Ack);
+            self.redis.store.settle(&partition.unwrap(), &[settlement]).await.unwrap();
+            count += 1;
+        }
+        count
+    }
+
     /// A counter of the route `r`.
     fn count(&self, name: &str) -> u64 {
         let page = self.metrics.render();

@@ -6,7 +6,8 @@ use tokio::time::sleep;
 use super::*;
 use crate::{
     calendar::{Calendar, Window},
-    message::{Limit, RouteLimits},
+    message::{FlowLimits, Limit, RouteLimits},
+    store::RouteFlow,
 };
 
 /// In milliseconds.
@@ -130,6 +131,32 @@ async fn a_forecast_adds_up_the_partitions() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_route_with_flows_says_how_many_messages_wait_for_theirs() {
+    let limits = FlowLimits { rate: None, burst: 1, parallel: Some(1), ordered: false };
+    let bench =
+        Bench::start([RouteSettings { flow: Some(RouteFlow { key: None, limits }), ..RouteSettings::plain("r", 100) }])
+            .await;
+    let in_flow = |n: usize| NewMessage {
+        metadata: Metadata { flow: Some(format!("f{}", n % 2)), ..Metadata::default() },
+        ..due(&n.to_string(), 0)
+    };
+    bench.schedule((0..6).map(in_flow)).await;
+    assert_eq!(bench.claim().await.len(), 2);
+    let stats = bench.queue.stats("r").await.unwrap();
+    assert_eq!((stats.waiting_for_flow, stats.waiting_flows, stats.due), (Some(4), Some(2), 0));
+    let (flows, more) = bench.queue.flows("r", None, 1).await.unwrap();
+    assert_eq!((flows.len(), more, flows[0].waiting), (1, true, 2));
+    assert_eq!(bench.queue.flow("r", "f1").await.unwrap().in_flight, 1);
+    assert_eq!(bench.queue.resume_flow("r", "f0").await, Ok(false));
+    assert_eq!(bench.queue.pause_flow("r", "f0", "ops", "").await, Ok(true));
+    assert_eq!(bench.queue.pause_flow("r", "f0", "ops", "").await, Ok(false));
+    assert_eq!(bench.queue.resume_flow("r", "f0").await, Ok(true));
+    let plain = Bench::plain().await;
+    assert_eq!(plain.queue.flow_limits("r"), Err(QueueError::NoFlows("r".to_owned())));
+    assert_eq!(plain.queue.stats("r").await.unwrap().waiting_flows, None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_route_that_is_not_configured_is_shown_while_it_holds_messages() {
     let bench = Bench::start([route(), RouteSettings::plain("gone", 100), RouteSettings::plain("wrong", 100)]).await;
     let other = Queue::new(bench.redis.serving([route()]).await, &BTreeMap::new(), false);
@@ -145,4 +172,9 @@ async fn a_route_that_is_not_configured_is_shown_while_it_holds_messages() {
     }
     bench.redis.execute(&["DEL", "{p:wrong:0/1}:dead"]);
     assert_eq!(other.unconfigured().await.unwrap(), []);
+    // A dead letter alone, or a message in flight.
+    bench.redis.execute(&["ZADD", "{p:wrong:0/1}:unack", "1", "x"]);
+    assert_eq!(other.unconfigured().await.unwrap().len(), 1);
+    assert!(bench.queue.bury("gone", vec![(message("a"), String::new())]).await.unwrap().is_empty());
+    assert_eq!(other.unconfigured().await.unwrap().len(), 2);
 }

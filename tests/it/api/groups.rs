@@ -91,6 +91,8 @@ async fn a_group_moves_and_is_delivered() {
     let delivered = server.call("POST", &format!("{ORDER}/deliver"), "").await.json;
     assert_eq!(delivered["moved"], 4);
     assert!(at("remind").await.as_str() < "2100");
+    let ahead = server.call("PATCH", ORDER, r#"{"shift":"+2h","before":"2100-01-01T00:00:00Z"}"#).await;
+    assert_eq!(ahead.problem(422), "refused", "a repeated call would shift each message again");
     let none = server.call("POST", "/v1/routes/a/groups/none/deliver", "").await;
     assert_eq!((none.status, &none.json["moved"]), (200, &json!(0)));
 }
