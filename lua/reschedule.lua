@@ -5,7 +5,7 @@
 -- ARGV   wake channel, required prefix of `route`, id, "+<delay ms>" | "<due ms>" | "by <ms> <ms>": from its due time on,
 --        at most the second number from now | "now": its flow's rate does not apply, 1 if the flows are ordered,
 --        otherwise 0, the group that it must have ("": any), the time before which it must have been accepted or moved
---        last (ms; "": any)
+--        last (ms; "": any); it counts as moved at that time or later
 -- reply  held (in its flow another message comes first), the id of that | done | in_flight | dead | not_found |
 --        limit_delay (longer than the route allows) | later (accepted or moved too late) | expires (before the new due
 --        time), then in ms the due time for done, the time of expiry for expires, otherwise 0; error `PUNCTUAL
@@ -75,7 +75,9 @@ if flow then
   number_flows(steps, flow, { id }, { name }, at_once)
 end
 local earliest = head(pending)
-local moved = string.sub(body, 1, 1) .. struct.pack('>I8I8', due, now) .. string.sub(body, 18)
+-- Not before `before`: a call that is repeated with it does not move the message again, whatever the clock shows.
+local accepted = math.max(now, tonumber(before) or 0)
+local moved = string.sub(body, 1, 1) .. struct.pack('>I8I8', due, accepted) .. string.sub(body, 18)
 table.insert(steps, 1, { { 'HSET', messages, id, moved }, { { 'HSET', messages, id, body } } })
 add(steps, 'ZADD', pending, { whole(due), id }, {})
 local failed = commit(steps)

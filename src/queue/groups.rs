@@ -111,11 +111,12 @@ impl Queue {
         }
         let partitions: Vec<_> = self.route(route)?.partitions.iter().map(|(partition, _)| partition.clone()).collect();
         let (Place { partition: first, mut after }, before) = place(&partitions, cursor)?;
-        work.before = match (before, action) {
-            (Some(_), _) => before,
-            (None, GroupAction::Cancel) => None,
-            (None, GroupAction::Move(_)) => Some(self.bound(route, work.before).await?),
+        let change = match (action, before) {
+            (GroupAction::Cancel, _) => None,
+            (GroupAction::Move(due), Some(before)) => Some((due, before)),
+            (GroupAction::Move(due), None) => Some((due, self.bound(route, work.before).await?)),
         };
+        work.before = change.map(|(_, before)| before);
         let in_flight = store.gather(route, group).await?;
         if cursor.is_none() {
             work.in_flight.extend(in_flight.into_keys().take(MAX_BATCH));
@@ -126,9 +127,9 @@ impl Queue {
                     work.cursor = Some(encoded(partition, work.before, after.as_ref()));
                     return self.was_current(route).await;
                 }
-                after = match action {
-                    GroupAction::Cancel => self.cancel_some(partition, group, after.as_ref(), work).await?,
-                    GroupAction::Move(due) => self.move_some(partition, group, due, after.as_ref(), work).await?,
+                after = match change {
+                    None => self.cancel_some(partition, group, after.as_ref(), work).await?,
+                    Some(change) => self.move_some(partition, group, change, after.as_ref(), work).await?,
                 };
                 if after.is_none() {
                     break;
@@ -160,13 +161,12 @@ impl Queue {
         &self,
         partition: &Partition,
         group: &str,
-        due: NewDue,
+        (due, before): (NewDue, UnixMillis),
         after: Option<&MessageId>,
         work: &mut GroupWork,
     ) -> Result<Option<MessageId>, QueueError> {
         let store = self.store();
         let GroupMembers { mut members, more } = store.members_of_group(partition, group, after, work.room()).await?;
-        let before = work.before.unwrap_or_default();
         let last = members.last().map(|one| one.id.clone());
         members.sort_by_key(|one| if one.score >= PARKED { one.score - PARKED } else { one.score });
         let is_pending = |one: &&GroupMember| one.state == State::Pending;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::{Bulk, Queue, QueueError, check_due, cursor};
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
 /// Messages that are moved at once: each takes a call of a script, and their replies are small.
 pub(super) const MOVED_AT_ONCE: usize = 50;
 
-/// How far the clock of a caller can be ahead of that of Redis: the call waits.
+/// How far the clock of a caller can be ahead of that of Redis.
 const MAX_AHEAD: Duration = Duration::from_secs(1);
 
 /// Messages that cannot be moved there, and why; at most about `MAX_BATCH` of a call.
@@ -85,30 +85,21 @@ impl Queue {
     }
 
     /// The time before which a message must have been accepted or moved last, so that a call changes it: `given`, or the
-    /// present. Each clock of Redis has reached it when this returns, unless they differ by more than `MAX_AHEAD`. So what
-    /// is moved from then on is not moved again by a call that is repeated with this time.
+    /// present. A message that is moved counts as moved at this time or later, so that a repeated call leaves it.
     ///
     /// # Errors
-    /// `Refused` if it is further ahead.
+    /// `Refused` if it is too far ahead: later calls would leave the messages, too.
     pub(super) async fn bound(&self, route: &str, given: Option<UnixMillis>) -> Result<UnixMillis, QueueError> {
         let (store, found) = (self.store(), self.route(route)?);
         let stats = try_join_all(found.partitions.iter().map(|(partition, _)| store.stats(partition))).await?;
-        let (mut earliest, mut latest) = (u64::MAX, 0);
-        for now in stats.iter().map(|part| part.now / 1000) {
-            (earliest, latest) = (earliest.min(now), latest.max(now));
-        }
+        let now = stats.iter().map(|part| part.now / 1000).max().unwrap_or(0);
         // Messages of this millisecond were accepted before the call too.
-        let before = given.or(UnixMillis::new(latest + 1)).unwrap_or_default();
-        let ahead = |now| Duration::from_millis(before.get().saturating_sub(now));
-        if ahead(latest) > MAX_AHEAD {
-            let text = format!(
-                "`before` is {:?} later than the clock of Redis, at most {MAX_AHEAD:?}: a repeated call would move the messages \
-                 again",
-                ahead(latest)
-            );
+        let before = given.or(UnixMillis::new(now + 1)).unwrap_or_default();
+        let ahead = Duration::from_millis(before.get().saturating_sub(now));
+        if ahead > MAX_AHEAD {
+            let text = format!("`before` is {ahead:?} later than the clock of Redis, at most {MAX_AHEAD:?}");
             return Err(StoreError::Refused { slug: "invalid-before".into(), text }.into());
         }
-        sleep(ahead(earliest).min(MAX_AHEAD)).await;
         Ok(before)
     }
 
@@ -147,13 +138,14 @@ impl Queue {
     ) -> Result<(), QueueError> {
         let found = self.route(route)?;
         let (first, mut done) = cursor.map_or(Ok((0, BulkProgress::default())), cursor::decode_bulk)?;
-        done.until = match (done.until, work.action) {
-            (Some(until), _) => Some(until),
-            (None, PendingAction::Cancel) if work.before.is_some() => work.before,
-            (None, _) => Some(self.bound(route, work.before).await?),
+        let before = match (done.until, work.action, work.before) {
+            (Some(until), ..) => until,
+            (None, PendingAction::Cancel, Some(before)) => before,
+            (None, ..) => self.bound(route, work.before).await?,
         };
+        done.until = Some(before);
         for (partition, _) in found.partitions.iter().filter(|(partition, _)| partition.index >= first) {
-            let result = self.change_part(partition, filter, work, &mut done, refused).await;
+            let result = self.change_part(partition, (filter, before), work, &mut done, refused).await;
             (bulk.count, bulk.more, bulk.before) = (done.count, done.more, done.until);
             bulk.scanned = Some(done.scanned);
             result?;
@@ -167,16 +159,15 @@ impl Queue {
     }
 
     /// Changes the matching messages of one partition from the place in `done` on, which were accepted or moved last before
-    /// `done.until`.
+    /// a time.
     async fn change_part(
         &self,
         partition: &Partition,
-        filter: &Filter,
+        (filter, before): (&Filter, UnixMillis),
         work: &PendingWork<'_>,
         done: &mut BulkProgress,
         refused: &mut Refused,
     ) -> Result<(), QueueError> {
-        let before = done.until.unwrap_or_default();
         loop {
             let room = usize::try_from(work.limit - done.count).unwrap_or(usize::MAX);
             if Instant::now() >= work.deadline || refused.len() >= MAX_BATCH {

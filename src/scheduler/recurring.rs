@@ -91,16 +91,7 @@ mod tests {
                 metadata: Metadata::default(),
                 payload: Bytes::new(),
             };
-            let claimed = Claimed {
-                id,
-                body: codec::encode(&message),
-                failures: 0,
-                not_before: UnixMillis::default(),
-                waited: Duration::ZERO,
-                suspect: false,
-                tried: false,
-                crashed_out: false,
-            };
+            let claimed = Claimed { id, body: codec::encode(&message), ..claimed() };
             readable_later(&claimed, ClaimEnd::Ack)
         };
         let (schedule, other) = (MessageId::of_schedule("s").unwrap(), MessageId::parse("m").unwrap());

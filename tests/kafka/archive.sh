@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.."
 home=$(mktemp -d)
 broker=
 stop() {
-    [ -z "$broker" ] || kill -9 "$broker" 2>/dev/null || true
+    [ -z "$broker" ] || kill "$broker" 2>/dev/null || true
     rm -rf "$home"
 }
 trap stop EXIT
@@ -26,8 +26,9 @@ controller.listener.names=CONTROLLER
 log.dirs=$home/data
 offsets.topic.replication.factor=1
 END
+# For two minutes at most; a stop that takes five seconds ends it.
 run() {
-    exec java -Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 "$1" -cp "$PWD/target/kafka/libs/*" "${@:2}" >"$home/log" 2>&1
+    exec timeout --kill-after=5 120 java -Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 "$1" -cp "$PWD/target/kafka/libs/*" "${@:2}" >"$home/log" 2>&1
 }
 (run -Xshare:auto kafka.tools.StorageTool format -t MkU3OEVBNTcwNTJENDM2Qg -c "$home/server.properties")
 run -XX:ArchiveClassesAtExit="$home/classes.jsa" kafka.Kafka "$home/server.properties" &
@@ -38,4 +39,5 @@ until (: <"/dev/tcp/127.0.0.1/$listener") 2>/dev/null; do
 done
 kill "$broker"
 wait "$broker" || [ $? -eq 143 ]
+broker=
 mv "$home/classes.jsa" target/kafka/

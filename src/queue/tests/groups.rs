@@ -161,10 +161,9 @@ async fn a_repeated_shift_moves_no_message_twice_although_the_clock_of_the_calle
         let mut work = GroupWork { before: Some(at(began + ahead)), ..GroupWork::default() };
         bench.queue.change_group("r", "g", by, None, later(), &mut work).await.map(|()| work.count)
     };
-    let text = "refused: invalid-before: `before` is 1.001s later than the clock of Redis, at most 1s: a repeated call would \
-                move the messages again";
+    let text = "refused: invalid-before: `before` is 1.001s later than the clock of Redis, at most 1s";
     assert_eq!(shift(1001).await.unwrap_err().to_string(), text);
     assert_eq!(shift(1000).await, Ok(9));
-    assert_eq!((bench.now() - began, shift(1000).await), (1000, Ok(0)));
+    assert_eq!((bench.now(), shift(1000).await), (began, Ok(0)));
     assert_eq!(bench.due("m3").await, HOUR + 60_000);
 }

@@ -26,8 +26,7 @@ use super::*;
 use crate::{
     message::{DeadReason, MessageId, Metadata, NewMessage, OnConflict, State},
     store::{
-        ClaimEnd, ClaimRequest, Filter, Found, Lease, Order, PageRequest, Partition, ScheduleStatus, Settlement, Store,
-        Suspects,
+        ClaimEnd, Filter, Found, Lease, Order, PageRequest, Partition, ScheduleStatus, Settlement, Store,
         redis::{
             RouteSettings,
             simulated::{EPOCH, Simulated},
@@ -127,17 +126,7 @@ impl Bench {
     async fn claim(&self) -> Vec<(Partition, Lease)> {
         let mut claimed = Vec::new();
         for partition in self.partitions() {
-            let request = ClaimRequest {
-                claimant: 1,
-                sequence: self.claims.fetch_add(1, Ordering::Relaxed) + 1,
-                again: false,
-                backlog: true,
-                suspects: Suspects::Few,
-                max_suspects: 10,
-                limit: 1000,
-                max_bytes: 1 << 40,
-                lease: Duration::from_mins(1),
-            };
+            let request = Simulated::claim_of_all(self.claims.fetch_add(1, Ordering::Relaxed) + 1);
             let claim = self.redis.store.claim(&partition, request).await.unwrap();
             let lease = |one: crate::store::Claimed| Lease { id: one.id, token: claim.token, bytes: one.body.len() };
             claimed.extend(claim.messages.into_iter().map(lease).map(|lease| (partition.clone(), lease)));
@@ -145,31 +134,11 @@ impl Bench {
         claimed
     }
 
-    /// Claims what is due, and ends it.
-    async fn end(&self, end: ClaimEnd) -> usize {
-        let claimed = self.claim().await;
-        for (partition, lease) in &claimed {
-            let settlement = Settlement::new(lease.clone(), end.clone());
-            self.redis.store.settle(partition, &[settlement]).await.unwrap();
-        }
-        claimed.len()
-    }
-
-    /// Acknowledges what is in flight. Returns the number.
-    async fn end_claimed(&self) -> u32 {
-        let mut count = 0;
-        for one in self.listed("r", State::Unack).await {
-            let partition =
-                self.partitions().into_iter().find(|partition| one.id.partition(partition.count) == partition.index);
-            let name = format!("{{p:r:{}/{}}}:unack", partition.as_ref().unwrap().index, PARTITIONS);
-            let command = [&b"ZSCORE"[..], name.as_bytes(), one.id.as_str().as_bytes()].map(<[u8]>::to_vec);
-            let punctual_model::Reply::Bulk(token) = self.redis.server.execute(&command) else {
-                panic!("it has a lease")
-            };
-            let token = crate::store::Token(String::from_utf8(token).unwrap().parse().unwrap());
-            let settlement = Settlement::new(Lease { id: one.id, token, bytes: 0 }, ClaimEnd::Ack);
-            self.redis.store.settle(&partition.unwrap(), &[settlement]).await.unwrap();
-            count += 1;
+    /// Ends claims. Returns their number.
+    async fn end(&self, claimed: Vec<(Partition, Lease)>, end: ClaimEnd) -> usize {
+        let count = claimed.len();
+        for (partition, lease) in claimed {
+            self.redis.store.settle(&partition, &[Settlement::new(lease, end.clone())]).await.unwrap();
         }
         count
     }

@@ -41,7 +41,7 @@ async fn the_numbers_of_all_partitions_are_summed() {
     assert!(bytes > 0 && stats.bytes == bytes);
     assert_eq!(bench.queue.now("r").await, Ok(EPOCH + 1000));
     let retry = ClaimEnd::Retry { delay: Duration::from_secs(9), error: String::new(), hold: None };
-    assert_eq!(bench.end(retry).await, 6);
+    assert_eq!(bench.end(bench.claim().await, retry).await, 6);
     let stats = bench.queue.stats("r").await.unwrap();
     assert_eq!((stats.retrying, stats.due, overdue(&bench.queue).await), (6, 0, 0));
 }

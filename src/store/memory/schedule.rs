@@ -247,7 +247,8 @@ impl MemoryPartition {
             self.depart(&[(id, self.pending[id])], now);
             self.number_flows(&[(id.to_owned(), name)], at_once);
         }
-        self.set_times(id, due, now);
+        let earliest = only.map_or(0, |(_, before)| before.get());
+        self.set_times(id, due, now.max(earliest));
         self.pending.insert(id, due);
         Rescheduled::Done(unix_millis(due))
     }

@@ -156,7 +156,8 @@ impl RedisStore {
         self.reschedule_if(partition, id, due.map_or(NewDue::Now, NewDue::from), None).await
     }
 
-    /// `only`: the group that the message must have, and the time before which it must have been accepted or moved last.
+    /// `only`: the group that the message must have, and the time before which it must have been accepted or moved last. It
+    /// counts as moved at that time or later, so that a repeated call leaves it.
     pub async fn reschedule_if(
         &self,
         partition: &Partition,

@@ -9,6 +9,7 @@ use super::{
     RedisStore, RouteSettings,
     connection::{Connection, Upstream},
 };
+use crate::store::{ClaimRequest, Suspects};
 
 /// The clock of the model when a test begins: milliseconds since the epoch.
 pub const EPOCH: u64 = 1_700_000_000_000;
@@ -43,6 +44,21 @@ impl Simulated {
     /// Another connection to the server.
     pub fn connection(&self) -> Connection {
         connection(&self.links)
+    }
+
+    /// A claim of all that is due, with a lease of a minute. `sequence`: of this claim in its partition.
+    pub fn claim_of_all(sequence: u64) -> ClaimRequest {
+        ClaimRequest {
+            claimant: 1,
+            sequence,
+            again: false,
+            backlog: true,
+            suspects: Suspects::Few,
+            max_suspects: 10,
+            limit: 1000,
+            max_bytes: 1 << 40,
+            lease: Duration::from_mins(1),
+        }
     }
 
     pub fn execute(&self, command: &[&str]) {

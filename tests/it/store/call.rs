@@ -11,7 +11,7 @@ use punctual::{
 };
 
 use super::bench::later;
-use super::operation::{BY, Defining, Operation, PAUSE_NOTE, Ruling, flow_key, never, revision};
+use super::operation::{BY, Defining, Operation, PAUSE_NOTE, Ruling, flow_key, revision};
 
 /// Where transfers go.
 pub const LISTS: [&str; 3] = ["list", "list-2", TAKEN];
@@ -73,8 +73,8 @@ pub fn expect(
             }
             Operation::Recover => format!("{:?}", memory.recover(now, settings)),
             Operation::Cancel(cancellation) => format!("{:?}", memory.cancel(cancellation, now, settings)),
-            Operation::Reschedule(id, due, group) => {
-                let only = group.as_deref().map(|group| (group, never()));
+            Operation::Reschedule(id, due, only) => {
+                let only = only.as_ref().map(|(group, before)| (&**group, *before));
                 format!("{:?}", memory.reschedule(id, *due, only, now, settings))
             }
             Operation::CancelGroup(group, after, most) => {

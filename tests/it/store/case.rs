@@ -26,7 +26,7 @@ use super::{
     call::{Call, LISTS, Reply, TAKEN, expect, with_errors},
     operation::{
         BY, Defining, Ending, FAR, Number, Operation, PAUSE_NOTE, Pick, ROUTES, Ruling, Step, flow as flow_of,
-        forwards, never, partitions, revision, settings,
+        forwards, partitions, revision, settings,
     },
     rows::PREFIX,
 };
@@ -313,8 +313,8 @@ impl Case<'_> {
                 }
                 Operation::Recover => shown(store.recover(partition).await),
                 Operation::Cancel(cancellation) => shown(store.cancel(partition, cancellation).await),
-                Operation::Reschedule(id, due, group) => {
-                    let only = group.as_deref().map(|group| (group, never()));
+                Operation::Reschedule(id, due, only) => {
+                    let only = only.as_ref().map(|(group, before)| (&**group, *before));
                     shown(store.reschedule_if(partition, id, *due, only).await)
                 }
                 Operation::CancelGroup(group, after, most) => {

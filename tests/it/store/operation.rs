@@ -18,6 +18,8 @@ use punctual::{
     time::{Due, LAST_MILLIS, UnixMillis},
 };
 
+use crate::support::receiver::wall_clock;
+
 /// Routes of the model, and their partitions.
 pub const ROUTES: [(&str, u16); 6] =
     [("one", 1), ("three", 3), ("off", 1), ("rated", 1), ("parallel", 1), ("ordered", 1)];
@@ -71,6 +73,11 @@ pub const FAR: u64 = 3_600_000;
 pub fn never() -> UnixMillis {
     UnixMillis::new(LAST_MILLIS).expect("below 2^53")
 }
+
+/// Up to five seconds before or after the time at which the case is made.
+fn about_now() -> impl Strategy<Value = UnixMillis> {
+    (0..10_000_u64).prop_map(|millis| UnixMillis::new(wall_clock() - 5000 + millis).expect("a time"))
+}
 /// A time of expiry, in ms, behind the due times of most messages.
 const SOME_EXPIRY: u64 = 4_000_000_000_000;
 const SHORT_LEASE: Duration = Duration::from_millis(1);
@@ -100,8 +107,8 @@ pub enum Operation {
     Settle(Vec<(Pick, Ending)>),
     Transfer(Vec<Pick>),
     Cancel(Cancellation),
-    /// With the group that it must have.
-    Reschedule(MessageId, NewDue, Option<String>),
+    /// With the group that it must have, and the time before which it must have been accepted or moved last.
+    Reschedule(MessageId, NewDue, Option<(String, UnixMillis)>),
     /// The pending messages of a group after an id, and how many are looked at.
     CancelGroup(String, Option<MessageId>, usize),
     /// Maximum number, and whether only to count.
@@ -261,8 +268,8 @@ fn operation(ids: &[MessageId], schedule: &MessageId) -> impl Strategy<Value = O
         2 => (id(), log_record(), any::<bool>(), any::<bool>()).prop_map(|(id, record, unseen, keep_dead)| {
             Operation::Cancel(Cancellation { id, record, unseen, keep_dead, by: BY.map(str::to_owned) })
         }),
-        3 => (id(), new_due(), option::weighted(0.5, group()))
-            .prop_map(|(id, due, group)| Operation::Reschedule(id, due, group)),
+        3 => (id(), new_due(), option::weighted(0.5, (group(), about_now())))
+            .prop_map(|(id, due, only)| Operation::Reschedule(id, due, only)),
         2 => (group(), option::weighted(0.3, id()), 1..4_usize)
             .prop_map(|(group, after, most)| Operation::CancelGroup(group, after, most)),
         3 => (action(), spread(), selection(ids.to_vec()), 1..5_u64, any::<bool>()).prop_map(

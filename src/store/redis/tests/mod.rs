@@ -18,8 +18,8 @@ use crate::{
         Remember, RouteLimits, State,
     },
     store::{
-        Cancelled, ClaimEnd, ClaimRequest, Claimed, Death, FlowChange, Found, Lease, Settled, Settlement, Store,
-        Suspects, Token, Transfer, Transferred,
+        Cancelled, ClaimEnd, ClaimRequest, Claimed, Death, FlowChange, Found, Lease, Settled, Settlement, Store, Token,
+        Transfer, Transferred,
     },
     time::Due,
 };
@@ -49,17 +49,7 @@ fn route() -> RouteSettings {
 }
 
 fn request(sequence: u64) -> ClaimRequest {
-    ClaimRequest {
-        claimant: 1,
-        sequence,
-        again: false,
-        backlog: true,
-        suspects: Suspects::Few,
-        max_suspects: 10,
-        limit: 1000,
-        max_bytes: 1 << 40,
-        lease: Duration::from_secs(10),
-    }
+    ClaimRequest { lease: Duration::from_secs(10), ..Simulated::claim_of_all(sequence) }
 }
 
 impl Simulated {
