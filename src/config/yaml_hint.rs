@@ -41,3 +41,47 @@ fn has_unquoted_expansion(line: &str) -> bool {
     }
     false
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUOTES: &str = "put text with `: ` in quotes";
+    const INDENTATION: &str = "check the indentation: all keys of a mapping begin in the same column";
+    const BRACES: &str = "within braces and brackets, put text with `${...}` in quotes";
+
+    #[test]
+    fn a_hint_fits_to_the_line_and_the_one_before() {
+        let keys = "mapping values are not allowed here";
+        for (text, error, expected) in [
+            ("a:\n  b: c: d", keys, Some(QUOTES)),
+            ("  a: 1\nb: 2", keys, Some(INDENTATION)),
+            ("a: 1\n  b: 2", keys, Some(INDENTATION)),
+            // The line before ends with a colon, but this one is less indented.
+            ("  a:\nb: c: d", keys, Some(INDENTATION)),
+            ("  a: 1\n  b: c: d", keys, None),
+            ("a:\n  b: c", "another error", None),
+            ("a: 1", keys, None),
+            ("a:\n\tb: 1", "found a tab", Some("indent with spaces: YAML takes no tabs")),
+            ("a: { b: ${C} }", "another error", Some(BRACES)),
+        ] {
+            assert_eq!(hint(text, text.lines().count(), error), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn an_expansion_is_found_outside_of_quotes_within_braces() {
+        for (line, expected) in [
+            ("a: { b: ${C} }", true),
+            ("a: [${C}]", true),
+            ("a: ${C}", false),
+            ("a: { b: \"${C}\" }", false),
+            ("a: { b: \"it's ${C}\" }", false),
+            ("a: { b: 'c', d: ${E} }", true),
+            ("a: {} # ${C}", false),
+            ("a: [] ${C}", false),
+        ] {
+            assert_eq!(has_unquoted_expansion(line), expected, "{line}");
+        }
+    }
+}

@@ -414,4 +414,65 @@ mod tests {
             assert_eq!(weight(&first), first.len());
         }
     }
+
+    #[test]
+    fn a_body_is_compressed_from_a_saving_of_an_eighth() {
+        let mut state = 1_u64;
+        let mut noise = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state.to_be_bytes()[0]
+        };
+        let noise: Vec<u8> = (0..1040).map(|_| noise()).collect();
+        let plain = StoredMessage { metadata: Metadata::default(), ..message() };
+        let mut largest = i64::MIN;
+        for (length, noisy) in
+            (1000..1040).flat_map(|length| (3 * length / 4..length).map(move |noisy| (length, noisy)))
+        {
+            let payload = [&noise[..noisy], &vec![b'x'; length - noisy]].concat().into();
+            let tail = encode(&StoredMessage { payload, ..plain.clone() }).slice(TIMES_END..);
+            // The end of the metadata is a byte.
+            let bound = length + 1 - (length + 1) / 8;
+            if tail[0] == COMPRESSED {
+                largest = largest.max(i64::try_from(tail.len() - 1).unwrap() - i64::try_from(bound).unwrap());
+            }
+        }
+        assert_eq!(largest, 0);
+    }
+
+    #[test]
+    fn a_label_is_stored_once() {
+        let metadata = Metadata { key: Some("unusual".into()), ..Metadata::default() };
+        let body = encode(&StoredMessage { metadata, ..message() });
+        assert_eq!(body.windows(7).filter(|part| part == b"unusual").count(), 1, "{body:?}");
+    }
+
+    #[test]
+    fn a_label_is_read_before_damage_and_in_every_form() {
+        let metadata = Metadata { key: Some("k".into()), ..Metadata::default() };
+        let expected = fields::label(&metadata).freeze();
+        let keyed = StoredMessage { metadata, ..message() };
+        let whole = encode(&keyed);
+        // Form and length come before the label.
+        let cut = whole.slice(..TIMES_END + 1 + 2 + expected.len());
+        assert_eq!((decode(&cut), label(&cut)), (Err(DecodeError::Damaged), expected.clone()));
+        let json = expiring(&expiring(&encode_first(&keyed), Some(7)), None);
+        assert_eq!((json[0], json[TIMES_END], label(&json)), (VERSION, JSON, expected));
+        // Without a label the end of the metadata and the payload look like one.
+        let plain =
+            StoredMessage { metadata: Metadata::default(), payload: Bytes::from_static(b"\x01text"), ..message() };
+        assert_eq!(label(&encode(&plain)), Bytes::new());
+    }
+
+    #[test]
+    fn the_weight_of_a_body_without_a_label_is_its_length_before_compression_too() {
+        let plain = |payload: Bytes| encode(&StoredMessage { metadata: Metadata::default(), payload, ..message() });
+        // Form, length and the end of the metadata.
+        assert_eq!(weight(&plain(vec![b'x'; 4000].into())), TIMES_END + 1 + 4000 + 1);
+    }
+
+    #[test]
+    fn metadata_as_json_leave_the_time_of_expiry_to_the_head() {
+        let body = encode_first(&message());
+        assert!(!body.windows(10).any(|part| part == b"expires_at"), "{body:?}");
+    }
 }

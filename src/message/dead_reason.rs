@@ -49,3 +49,17 @@ impl DeadReason {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_for_an_unknown_reason_names_all_of_them() {
+        let error = DeadReason::unknown("lost");
+        assert_eq!(
+            error,
+            "`lost` is no reason: one of rejected, attempts, expired, crash, orphan, undecodable, invalid"
+        );
+    }
+}

@@ -274,4 +274,13 @@ mod tests {
             assert_eq!(read(&mut Bytes::from_static(bad)), None, "{bad:?}");
         }
     }
+
+    #[test]
+    fn a_label_is_left_out_when_its_length_does_not_fit_into_two_bytes() {
+        // A tag and three bytes of length come before the text.
+        for (length, expected) in [(MAX_LABEL - 4, MAX_LABEL), (MAX_LABEL - 3, 0), (MAX_LABEL, 0)] {
+            let metadata = Metadata { key: Some("k".repeat(length)), ..Metadata::default() };
+            assert_eq!(label(&metadata).len(), expected, "{length}");
+        }
+    }
 }

@@ -128,4 +128,18 @@ mod tests {
         assert_eq!(check_flow("tenant:a~1"), Ok(()));
         assert!(check_flow("a b").unwrap_err().starts_with("a flow is 1 to 128"), "{:?}", check_flow("a b"));
     }
+
+    #[test]
+    fn the_empty_flow_has_a_name_and_others_are_shown_as_they_are() {
+        for (flow, shown) in [("", "@"), ("tenant-7", "tenant-7")] {
+            assert_eq!((shown_flow(flow), parse_flow(shown)), (shown, Ok(flow)));
+        }
+    }
+
+    #[test]
+    fn a_rate_says_how_long_messages_take() {
+        let seconds = |rate: &str, messages| Rate::parse(rate).unwrap().time_of(messages).as_secs_f64();
+        assert!((seconds("100/s", 250) - 2.5).abs() < 1e-9 && (seconds("2/m", 3) - 90.0).abs() < 1e-9);
+        assert_eq!(Rate::parse("1/d").unwrap().time_of(u64::MAX), Duration::MAX);
+    }
 }

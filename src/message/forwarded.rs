@@ -116,7 +116,7 @@ fn header_text(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::StoredMessage;
+    use crate::message::{Properties, StoredMessage};
 
     fn letter<'a>(id: &'a MessageId, body: &'a Bytes, error: &'a str) -> DeadLetter<'a> {
         DeadLetter { route: "orders", id, died: 5000, body, failures: 3, error }
@@ -127,6 +127,9 @@ mod tests {
         let id = MessageId::parse("a").unwrap();
         let mut metadata = Metadata { key: Some("k".into()), max_attempts: Some(2), ..Metadata::default() };
         metadata.headers.insert("X-Tenant".into(), "t".into());
+        metadata.content_type = Some("text/xml".into());
+        metadata.properties = Some(Properties { priority: Some(3), ..Properties::default() }.into());
+        let (content_type, properties) = (metadata.content_type.clone(), metadata.properties.clone());
         let at = UnixMillis::new(1_700_000_000_000).unwrap();
         let stored = StoredMessage { due: at, accepted: at, metadata, payload: Bytes::from_static(b"p") };
         let body = codec::encode(&stored);
@@ -141,6 +144,7 @@ mod tests {
         assert_eq!(header("Punctual-Dead-Route"), Some("orders"));
         assert_eq!(header("Punctual-Dead-Due"), Some("2023-11-14T22:13:20.000Z"));
         assert_eq!((new.metadata.key.as_deref(), new.metadata.max_attempts), (Some("k"), None));
+        assert_eq!((&new.metadata.content_type, &new.metadata.properties), (&content_type, &properties));
         assert_eq!(new.metadata.validate(), Ok(()));
     }
 

@@ -292,4 +292,20 @@ pub mod tests {
         assert_eq!(twice.iter().filter(|one| one.value == HeaderValue::Text("new".into())).count(), 1);
         assert_eq!(twice.get("b"), Some("new"), "it comes first");
     }
+
+    #[test]
+    fn texts_with_one_name_are_a_list() {
+        let mut headers = Headers::default();
+        for text in ["1", "2"] {
+            headers.push("a".to_owned(), HeaderValue::Text(text.to_owned()));
+        }
+        let expected = r#"[{"name":"a","value":"1"},{"name":"a","value":"2"}]"#;
+        assert_eq!(serde_json::to_string(&headers).unwrap(), expected);
+    }
+
+    #[test]
+    fn an_error_says_which_forms_headers_have() {
+        let error = serde_json::from_str::<Headers>("7").unwrap_err().to_string();
+        assert!(error.contains("an object of texts, or an array of headers"), "{error}");
+    }
 }

@@ -229,6 +229,7 @@ mod tests {
             metadata: Metadata {
                 key: Some("k".into()),
                 group: Some("g".into()),
+                flow: Some("f".into()),
                 scheduled_by: Some("shop".into()),
                 ..Metadata::default()
             },
@@ -258,7 +259,10 @@ mod tests {
         let first = &ends[0];
         assert_eq!((first.id.as_str(), first.outcome, first.attempts), ("a", EndOutcome::Delivered, 3));
         assert_eq!((first.due.get(), first.accepted.get(), first.ended.get()), (2000, 1000, 3000));
-        assert_eq!((first.key.as_deref(), first.group.as_deref(), first.flow.as_deref()), (Some("k"), Some("g"), None));
+        assert_eq!(
+            (first.key.as_deref(), first.group.as_deref(), first.flow.as_deref()),
+            (Some("k"), Some("g"), Some("f"))
+        );
         assert_eq!((first.scheduled_by.as_deref(), first.status), (Some("shop"), Some(204)));
         let second = &ends[1];
         assert_eq!((second.due.get(), second.cancelled_by.as_deref()), (0, Some("ops")));

@@ -68,3 +68,15 @@ impl DeadLimits {
         self == Self::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kind_of_a_problem_is_the_status_with_hyphens() {
+        for limit in Limit::ALL {
+            assert_eq!(limit.problem(), limit.status().replace('_', "-"));
+        }
+    }
+}

@@ -137,4 +137,17 @@ mod tests {
         assert_eq!(at(1_779_580_800_000), "nightly@2026-05-24T00:00:00Z");
         assert_eq!(at(1_779_580_800_007), "nightly@2026-05-24T00:00:00.007Z");
     }
+
+    #[test]
+    fn an_occurrence_keeps_the_metadata_of_its_schedule_but_not_the_rule() {
+        let recurring =
+            Recurring { revision: "1".into(), rule: crate::recurrence::Rule::default(), expires_after: None };
+        let metadata = Metadata { key: Some("k".into()), recurring: Some(recurring.into()), ..Metadata::default() };
+        let at = UnixMillis::new(1_779_580_800_000).unwrap();
+        let stored = StoredMessage { due: at, accepted: at, metadata, payload: bytes::Bytes::new() };
+        let occurrence = as_occurrence("nightly", &stored);
+        let id = occurrence.origin.as_ref().and_then(|origin| origin.id.clone());
+        assert_eq!(id.as_deref(), Some("nightly@2026-05-24T00:00:00Z"));
+        assert_eq!((occurrence.key.as_deref(), occurrence.recurring), (Some("k"), None));
+    }
 }

@@ -194,13 +194,64 @@ fn mistakes_name_their_field() {
         (r#"{"every":60000,"jitter":60000}"#, "jitter", "is not below 1m"),
         (r#"{"every":1000,"starts_at":10,"ends_at":10}"#, "ends_at", "is not after"),
         (r#"{"every":1000,"ends_at":1767225600000}"#, "ends_at", "has passed"),
+        (r#"{"cron":"@yearly","ends_at":1767225700000}"#, "ends_at", "is before the first occurrence"),
         (r#"{"every":1000,"missed":{"all":0}}"#, "missed", "is not within 1"),
         (r#"{"every":1000,"missed":{"all":1001}}"#, "missed", "is not within 1"),
     ] {
         let error = rule(json).expect_err(json);
         assert!(error.field == field && error.text.contains(text), "{json}: {error:?}");
     }
-    for json in [r#"{"cron":"*/5 * * * * *"}"#, r#"{"cron":"@Daily","time_zone":"Asia/Tokyo"}"#, r#"{"every":1000}"#] {
+    for json in [
+        r#"{"cron":"*/5 * * * * *"}"#,
+        r#"{"cron":"@hourly","jitter":3599999}"#,
+        r#"{"cron":"@Daily","time_zone":"Asia/Tokyo"}"#,
+        r#"{"every":1000}"#,
+    ] {
         assert!(rule(json).is_ok(), "{json}");
     }
+}
+
+#[test]
+fn missed_occurrences_end_where_the_schedule_ends_and_none_is_sent_if_they_are_skipped() {
+    let minute = 60_000;
+    let ended = Rule { every: Some(minute), ends_at: Some(START + 3 * minute), ..Rule::default() };
+    let plan = Rule { missed: Missed::Skip, ..ended.clone() }.timetable().unwrap().plan(START, START + DAY);
+    assert_eq!(plan, Plan { occurrence: None, missed: 2 });
+    let plan = Rule { missed: Missed::All(5), ..ended }.timetable().unwrap().plan(START, START + DAY);
+    assert_eq!(plan, Plan { occurrence: Some(START + minute), missed: 0 });
+    let skipped = Rule { missed: Missed::Skip, ..cron("* * * * *", "UTC") }.timetable().unwrap();
+    let now = START + 3 * minute + 1;
+    assert_eq!(skipped.plan(START, now), Plan { occurrence: Some(START + 4 * minute), missed: 3 });
+}
+
+#[test]
+fn an_occurrence_is_not_in_time_once_the_next_one_has_come() {
+    let skipped = every(5000, Missed::Skip);
+    assert_eq!(skipped.turn("s", START, START - 5000, false, START + 4999), Turn::Send);
+    let plan = Plan { occurrence: Some(START + 10_000), missed: 2 };
+    assert_eq!(skipped.turn("s", START, START - 5000, false, START + 5000), Turn::Plan(plan));
+}
+
+#[test]
+fn each_of_two_equal_hours_has_its_occurrences_if_the_expression_names_no_hour() {
+    let (begin, end) = (millis("2026-10-24T23:00:00Z"), millis("2026-10-25T03:00:00Z"));
+    for (text, count) in [("0 30 * * * *", 4), ("30 * * * *", 4), ("0 30 1-3 * * *", 3), ("30 1-3 * * *", 3)] {
+        let timetable = cron(text, "Europe/Berlin").timetable().unwrap();
+        assert_eq!(timetable.following(begin).take_while(|at| *at < end).count(), count, "{text}");
+    }
+}
+
+#[test]
+fn a_rule_is_told_in_words_and_local_times() {
+    let every = |every| Rule { every: Some(every), ..Rule::default() };
+    assert_eq!((every(90_000).words(), Rule::default().words()), ("Every 1m 30s".to_owned(), String::new()));
+    assert_eq!(cron("30 9 * * *", "UTC").words(), "At 09:30");
+    assert_eq!(cron("no times", "UTC").words(), "no times");
+    let shown = |rule: &Rule| rule.next_local(START, 2).iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(
+        shown(&cron("30 9 * * *", "Asia/Tokyo")),
+        ["2026-01-01T09:30:00+09:00[Asia/Tokyo]", "2026-01-02T09:30:00+09:00[Asia/Tokyo]"]
+    );
+    assert_eq!(shown(&every(60_000)), ["2026-01-01T00:01:00+00:00[UTC]", "2026-01-01T00:02:00+00:00[UTC]"]);
+    assert!(shown(&Rule::default()).is_empty());
 }

@@ -197,3 +197,40 @@ impl Attempt {
         (self.held, verdict)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{message::Metadata, time::UnixMillis};
+
+    #[test]
+    fn a_dead_letter_that_was_not_sent_has_the_trace_of_its_message() {
+        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let headers = [("traceparent".to_owned(), parent.to_owned())].into();
+        let at = UnixMillis::new(1000).unwrap();
+        let metadata = Metadata { headers, ..Metadata::default() };
+        let body = codec::encode(&StoredMessage { due: at, accepted: at, metadata, payload: Bytes::new() });
+        let dead = ClaimEnd::Bury { reason: DeadReason::Expired, error: String::new() };
+        let trace = trace_of_unsendable(&body, &dead).map(|trace| trace.to_string());
+        assert_eq!(trace.as_deref(), Some("0af7651916cd43dd8448eb211c80319c"));
+        let later = ClaimEnd::Defer { pause: LATER_RELEASE_PAUSE, sent: Sent::No };
+        assert_eq!(trace_of_unsendable(&body, &later), None);
+        assert_eq!(trace_of_unsendable(&Bytes::new(), &dead), None);
+    }
+
+    #[test]
+    fn only_429_asks_the_flow_to_wait() {
+        let asked = Some(Duration::from_secs(7));
+        let throttled = Outcome::Throttled { error: String::new(), retry_after: asked };
+        let failed = Outcome::Failed { error: String::new(), retry_after: asked };
+        let reply = |status| Some(Reply { status, text: String::new() });
+        for (outcome, reply, expected) in [
+            (&throttled, reply(429), asked),
+            (&throttled, reply(503), None),
+            (&throttled, None, None),
+            (&failed, reply(429), None),
+        ] {
+            assert_eq!(asked_to_wait(outcome, reply.as_ref()), expected, "{outcome:?} {reply:?}");
+        }
+    }
+}

@@ -163,4 +163,13 @@ mod tests {
         let _shares = fill(&crowds, "slow", begun, 7);
         assert!(crowds.enter("slow".into(), begun + 2 * WINDOW).is_ok());
     }
+
+    #[test]
+    fn a_destination_is_slow_from_a_quarter_of_a_second_for_its_messages_in_flight_on() {
+        let now = Instant::now();
+        for (in_flight, is_slow) in [(10, false), (11, true)] {
+            let crowd = Crowd { in_flight, window: now, ended: 0, rate: Some(40.0), next: now };
+            assert_eq!(crowd.is_slow(), is_slow, "{in_flight}");
+        }
+    }
 }

@@ -307,3 +307,22 @@ fn by_kind(items: Vec<Item>) -> Vec<Vec<Item>> {
     }
     kinds.into_values().collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stale_settlement_took_effect_if_it_was_repeated_while_its_lease_ran() {
+        let now = Instant::now();
+        for (verdict, left, repeated, expected) in [
+            (Settled::Done, 0, false, true),
+            (Settled::Stale, 1, true, true),
+            (Settled::Stale, 1, false, false),
+            (Settled::Stale, 0, true, false),
+        ] {
+            let lease_ends = now + std::time::Duration::from_millis(left);
+            assert_eq!(took_effect(verdict, lease_ends, repeated), expected, "{verdict:?} {left} {repeated}");
+        }
+    }
+}

@@ -148,4 +148,13 @@ mod tests {
         sharing_delay.reset();
         assert!(sharing_delay.wait().is_zero());
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_is_up_to_a_quarter_shorter() {
+        for (share, wait) in [(0.0, 10_000), (0.4, 9000), (0.8, 8000)] {
+            let mut sharing_delay = SharingDelay::default();
+            sharing_delay.polled(&claim(None, None, Some(1)), share);
+            assert_eq!(sharing_delay.wait().as_micros(), wait, "{share}");
+        }
+    }
 }

@@ -115,4 +115,19 @@ mod tests {
             assert_eq!(backoff.logged.is_none(), is_down);
         }
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_error_that_an_operator_must_resolve_is_logged_once_a_minute() {
+        let refused = StoreError::WrongType { text: String::new() };
+        let (mut backoff, incidents) = (StoreBackoff::default(), Incidents::default());
+        let mut times = Vec::new();
+        for _ in 0..30 {
+            let wait = backoff.wait(&incidents, &"r:0/1", "settle", &refused);
+            times.extend(backoff.logged);
+            tokio::time::advance(wait).await;
+        }
+        times.dedup();
+        let intervals: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert_eq!(intervals, [LOG_INTERVAL; 2]);
+    }
 }

@@ -157,3 +157,28 @@ pub trait Sink: Send + Sync + 'static {
     /// Closes the connections. Called once, after the last `send`.
     async fn close(&self) {}
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_is_too_late_from_the_closing_of_the_window_on() {
+        let now = Instant::now();
+        for (send_until, expected) in [(None, false), (Some(now), true), (Some(now + Duration::from_millis(1)), false)]
+        {
+            let delivery = Delivery {
+                id: MessageId::parse("a").unwrap(),
+                route: "r".into(),
+                attempt: 1,
+                due: UnixMillis::default(),
+                metadata: Metadata::default(),
+                payload: Bytes::new(),
+                send_until,
+            };
+            assert_eq!(delivery.is_too_late(), expected, "{send_until:?}");
+        }
+    }
+}

@@ -83,3 +83,36 @@ impl DomainOutage {
         self.pause.mul_f64(1.0 + 0.25 * share)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_wait_follows_the_rate_of_deferrals() {
+        let key = |id: &str| ("r".into(), MessageId::parse(id).unwrap());
+        // Waits in seconds before and after a period with this number of deferrals.
+        for (before, seconds, deferred, after) in [
+            (4, 1, 1001, 8),
+            (4, 1, 1000, 4),
+            (4, 1, 500, 4),
+            (4, 1, 250, 4),
+            (4, 1, 249, 2),
+            (4, 2, 1500, 4),
+            (4, 2, 2001, 8),
+            (1, 1, 1, 1),
+            (30, 1, 5000, 30),
+        ] {
+            let now = Instant::now();
+            let mut outage = DomainOutage::new(now, "refused");
+            outage.pause = Duration::from_secs(before);
+            for _ in 1..deferred {
+                assert_eq!(outage.pause(now, &key("a"), 0.0), Duration::from_secs(before));
+            }
+            let end = now + Duration::from_secs(seconds);
+            let pause = outage.pause(end, &key("a"), 0.0);
+            assert_eq!(pause, Duration::from_secs(after), "{deferred} in {seconds} s");
+            assert_eq!((outage.deferred, outage.window), (0, end));
+        }
+    }
+}

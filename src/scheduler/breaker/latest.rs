@@ -67,3 +67,28 @@ impl<K: Clone + Eq + Hash, V> Latest<K, V> {
         self.entries.len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_map_keeps_the_half_that_was_used_last() {
+        let at = |seconds| Instant::now() + Duration::from_secs(seconds);
+        let mut map: Latest<u64, u64> = Latest::new(5);
+        for key in 0..5 {
+            *map.entry(&key, at(key), |_| panic!("there is a place for it")) = key;
+        }
+        // The oldest is used again.
+        assert_eq!(map.get_mut(&0, at(5)).copied(), Some(0));
+        let mut evicted = Vec::new();
+        map.entry(&6, at(6), |value| evicted.push(*value));
+        evicted.sort_unstable();
+        assert_eq!(evicted, [1, 2, 3]);
+        let mut kept: Vec<_> = map.iter().map(|(key, _)| *key).collect();
+        kept.sort_unstable();
+        assert_eq!(kept, [0, 4, 6]);
+    }
+}

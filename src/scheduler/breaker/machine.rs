@@ -270,4 +270,12 @@ mod tests {
         fixture.machine.failed(fixture.now, late, true);
         assert_eq!(fixture.machine.state(), BreakerState::Closed);
     }
+
+    #[test]
+    fn messages_never_wait_for_a_closed_breaker_without_a_window() {
+        let mut fixture = MachineFixture::new();
+        assert!(!fixture.machine.may_wait());
+        fixture = MachineFixture::opened();
+        assert!(fixture.machine.may_wait());
+    }
 }

@@ -11,6 +11,9 @@ mod latest;
 mod machine;
 mod streak;
 
+#[cfg(test)]
+mod tests;
+
 use std::{mem, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;

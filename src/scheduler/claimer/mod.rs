@@ -8,6 +8,9 @@
 mod claim;
 mod overlong;
 
+#[cfg(test)]
+mod tests;
+
 use std::{sync::Arc, time::Duration};
 
 use futures::FutureExt;

@@ -2,6 +2,7 @@
 
 mod accounting;
 mod breaking;
+mod calls;
 mod crashing;
 mod domains;
 mod flowing;

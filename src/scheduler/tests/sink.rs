@@ -12,7 +12,7 @@ use futures::future::join_all;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
-use crate::sink::{Delivery, Domain, Outcome, Report, Sink};
+use crate::sink::{Delivery, Domain, Outcome, Reply, Report, Sink};
 
 /// How a sink treats one message.
 #[derive(Clone, Debug)]
@@ -26,6 +26,7 @@ pub struct Act {
 #[derive(Clone, Debug)]
 pub enum SinkEnd {
     Report(Outcome),
+    Reply(Outcome, Reply),
     Silence,
     Hang,
     Panic,
@@ -182,6 +183,7 @@ impl FakeSink {
         }
         match act.end {
             SinkEnd::Report(outcome) => report.outcome_in(index, (self.domain)(&delivery), outcome),
+            SinkEnd::Reply(outcome, reply) => report.replied(index, (self.domain)(&delivery), outcome, reply),
             SinkEnd::Silence => {}
             SinkEnd::Hang => std::future::pending().await,
             // Bypasses the panic hook, which would print the panic.

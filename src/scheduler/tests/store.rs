@@ -55,6 +55,8 @@ struct Observed {
     /// Every lease that a claim returned.
     leases: BTreeSet<(Partition, MessageId, u64)>,
     most_unacked: BTreeMap<Partition, usize>,
+    /// Of the latest claim.
+    max_suspects: usize,
 }
 
 /// Injected faults.
@@ -191,6 +193,10 @@ impl TestStore {
         self.observed.lock().unwrap().most_unacked.get(partition).copied().unwrap_or(0)
     }
 
+    pub fn max_suspects(&self) -> usize {
+        self.observed.lock().unwrap().max_suspects
+    }
+
     pub fn failures(&self, partition: &Partition, id: &str) -> u32 {
         self.rows(partition).failures(id)
     }
@@ -215,7 +221,7 @@ impl TestStore {
         self.memory.lists(|lists| lists.lists.get(key).cloned().unwrap_or_default())
     }
 
-    /// Calls of one kind so far.
+    /// Calls of one kind so far; `settle_shared`: those of `settle` that may wait for others.
     pub fn calls(&self, kind: &str) -> u32 {
         self.observed.lock().unwrap().calls.get(kind).copied().unwrap_or(0)
     }
@@ -311,6 +317,7 @@ impl StoreClock for TestStore {
 impl Store for TestStore {
     async fn claim(&self, partition: &Partition, request: ClaimRequest) -> Result<Claim, StoreError> {
         assert!((0..=MAX_CALL).contains(&(request.limit as usize)));
+        self.observed.lock().unwrap().max_suspects = request.max_suspects;
         if !request.backlog {
             self.turn("claim", partition).await;
         }
@@ -343,6 +350,7 @@ impl Store for TestStore {
     async fn settle(&self, partition: &Partition, settlements: &[Settlement]) -> Result<Vec<Settled>, StoreError> {
         assert!((1..=MAX_CALL).contains(&settlements.len()));
         self.turn("settle", partition).await;
+        *self.observed.lock().unwrap().calls.entry("settle_shared").or_default() += 1;
         self.settle_alone(partition, settlements).await
     }
 

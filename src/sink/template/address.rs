@@ -89,7 +89,7 @@ fn odd_key(metadata: &Metadata) -> Option<Cow<'_, str>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::template::Place;
+    use crate::{message::Origin, sink::template::Place};
 
     fn address(exchange: &str, routing_key: Option<&str>) -> Result<Address, String> {
         let exchange = Template::parse(exchange, Place::Exchange).unwrap();
@@ -148,5 +148,22 @@ mod tests {
         assert!(address("a/{key}", None).unwrap_err().contains("must not have a `/`"));
         let address = address("{key}", Some("k")).unwrap();
         assert_eq!(rendered(&address, &["**"], "a/b").unwrap_err(), "the exchange for this message `a/b` has a `/`");
+    }
+
+    #[test]
+    fn an_address_is_constant_if_both_parts_are() {
+        for (exchange, key, expected) in
+            [("a", Some("k"), true), ("a", None, false), ("a", Some("{key}"), false), ("{key}", Some("k"), false)]
+        {
+            assert_eq!(address(exchange, key).unwrap().is_constant(), expected, "{exchange} {key:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_with_control_characters_of_a_consumed_message_is_its_routing_key() {
+        let origin = Origin { key_base64: Some("YQpi".into()), ..Origin::default() };
+        let metadata = Metadata { origin: Some(origin.into()), ..Metadata::default() };
+        let address = address("a", None).unwrap();
+        assert_eq!(address.render_allowed(&Allow::default(), "r", &metadata).unwrap().1, "a\nb");
     }
 }
