@@ -84,5 +84,6 @@ mod tests {
             batches(&messages).into_iter().map(<[_]>::len).collect::<Vec<_>>()
         };
         assert_eq!([small(0), small(1), small(100), small(101)], [vec![], vec![1], vec![100], vec![100, 1]]);
+        assert_eq!(small(201), [100, 100, 1]);
     }
 }

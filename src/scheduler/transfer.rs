@@ -181,6 +181,7 @@ mod tests {
     fn chunks_keep_to_bytes_and_count() {
         assert!(chunks(&[]).is_empty());
         assert_eq!(chunks(&[1, MAX_BYTES + 1, 1, MAX_BYTES - 1, 1]), [0..1, 1..2, 2..4, 4..5]);
+        assert_eq!(chunks(&[MAX_BYTES + 1, 1]), [0..1, 1..2]);
         assert_eq!(chunks(&[1; 1001]), [0..500, 500..1000, 1000..1001]);
     }
 }

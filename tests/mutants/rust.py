@@ -7,7 +7,8 @@ those first that found many in a short time: the library tests (one seed of the 
 a server that fails is run again, and then without the edit, because a busy machine can be the cause.
 
 Everything is in target/mutants/rust/. A run continues where the last one ended. After another commit, the open edits are tried
-again, and those of files that differ; `--new` begins anew. Exit 0 if no edit is open.
+again, and those of files that differ; `--new` begins anew. Edits in `equivalent_rust.txt` make no difference, for a reason that stands
+there. Exit 0 if no edit is open.
 """
 
 import argparse
@@ -30,11 +31,12 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 WORK = ROOT / "target/mutants/rust"
 TREE = WORK / "tree"
 SWITCH = ROOT / "tests/mutants/switch"
+EQUIVALENT = ROOT / "tests/mutants/equivalent_rust.txt"
 # With servers, of these areas. Tests of examples, pages and clients find little, and take long.
 SERVERS = ("store::", "sinks::", "sources::", "api::", "program::")
 NOT_TRIED = ("own_sink", "examples", "clients", "rabbitmq_migration", "upgrade", "dev::")
 # Seconds of a test alone. Longer ones are not tried.
-LONGEST = {"lib": 5.0, "it": 15.0}
+LONGEST = {"lib": 15.0, "it": 15.0}
 # Seconds of tests that run in one process.
 TOGETHER = {"lib": 0.3, "it": 3.0}
 # Where an edit begins; an arm that is left out; another value of a function.
@@ -88,6 +90,28 @@ def listed():
     if not path.exists():
         path.write_text(run("cargo", "mutants", "--list", "--json", cwd=TREE, stdout=subprocess.PIPE, text=True).stdout)
     return json.loads(path.read_text())
+
+
+def without_effect(mutants):
+    """The edits in `equivalent_rust.txt`: those of a file with such a name and line of code."""
+    known, found = set(), set()
+    blocks = re.split(r"\n{2,}", re.sub(r"(?m)^#.*\n", "", EQUIVALENT.read_text()).strip())
+    for file, *lines in (block.split("\n") for block in blocks):
+        edits = [line for line in lines if re.match("(replace|delete) ", line)]
+        known |= {(file, edit, lines[len(edits)]) for edit in edits}
+    files, numbers = {}, set()
+    for number, mutant in enumerate(mutants):
+        file, line, _, edit = re.fullmatch(r"(.+?):(\d+):(\d+): (.*)", mutant["name"]).groups()
+        if file not in files:
+            shown = run("git", "show", f"HEAD:{file}", cwd=TREE, stdout=subprocess.PIPE, text=True)
+            files[file] = shown.stdout.splitlines()
+        key = (file, edit, files[file][int(line) - 1].strip())
+        if key in known:
+            numbers.add(number)
+            found.add(key)
+    for file, edit, code in sorted(known - found):
+        print(f"no such edit: {file}: {edit}: {code}")
+    return numbers
 
 
 def write(left_out):
@@ -303,7 +327,8 @@ def main():
     left_out = {by_name[name] for name in names if name in by_name}
     without_place = write(left_out)
     binaries = build(left_out)
-    numbers = [number for number in range(len(mutants)) if number not in left_out | without_place]
+    equivalent = without_effect(mutants) - left_out - without_place
+    numbers = [number for number in range(len(mutants)) if number not in left_out | without_place | equivalent]
     numbers = [number for number in numbers if re.search(options.only, mutants[number]["name"])]
     numbers.sort(key=lambda number: hashlib.sha256(f"{options.seed} {mutants[number]['name']}".encode()).hexdigest())
     if options.sample:
@@ -330,6 +355,7 @@ def main():
     by_kind = {kind: sum(caught[n].get(kind, "-") != "-" for n in numbers) for kind in ("lib", "it")}
     still_open = [number for number in numbers if set(caught[number].values()) <= {"-"}]
     print(f"{len(mutants)} edits: {len(left_out)} do not compile, {len(without_place)} have no place for a switch")
+    print(f"{len(equivalent)} without effect")
     print(f"{len(numbers)} tried: {by_kind['lib']} caught by library tests, {by_kind['it']} by tests with servers")
     for number in still_open:
         print(f"open: {mutants[number]['name']}")

@@ -55,7 +55,7 @@ struct Observed {
     /// Every lease that a claim returned.
     leases: BTreeSet<(Partition, MessageId, u64)>,
     most_unacked: BTreeMap<Partition, usize>,
-    /// Of the latest claim.
+    /// In the latest claim.
     max_suspects: usize,
 }
 

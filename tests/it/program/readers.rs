@@ -41,8 +41,8 @@ async fn fill(punctual: &Punctual, byte: u8) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn listings_of_large_pages_leave_posts_and_probes_alone() {
     let _alone = alone().await;
-    // Listings of 7 MiB each: eighty, too, are many times the limit for parts of listings, 64 MiB.
-    let greedy = rounds(80, 250);
+    // Listings of 7 MiB each: thirty, too, are three times the limit for parts of listings, 64 MiB.
+    let greedy = rounds(30, 250);
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     let punctual = punctual(&redis, &receiver).await;
     fill(&punctual, b'x').await;

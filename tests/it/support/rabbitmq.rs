@@ -29,7 +29,7 @@ use tokio::{
 use super::{Authority, port::Port, servers};
 
 /// Maximum duration of a start on a busy machine; an idle one takes 4 to 9 s.
-const START: Duration = Duration::from_secs(90);
+const START: Duration = Duration::from_secs(150);
 /// Maximum wait for one answer.
 const ANSWER: Duration = Duration::from_secs(5);
 /// Pause between two polls of a node that starts.
@@ -61,10 +61,10 @@ impl RabbitMq {
         NODE.get_or_init(Self::start).await
     }
 
-    /// One for all tests of messages that are larger than what it takes, 10,000 bytes.
+    /// One for all tests of messages that are larger than what it takes: 10,000 bytes, and headers of 8192 bytes.
     pub async fn small() -> &'static Self {
         static NODE: OnceCell<RabbitMq> = OnceCell::const_new();
-        NODE.get_or_init(|| Self::start_with("max_message_size = 10000\n")).await
+        NODE.get_or_init(|| Self::start_with("max_message_size = 10000\nframe_max = 8192\n")).await
     }
 
     /// The node of the tests that stop it or raise its alarms. They use it in sequence; each leaves it running and

@@ -66,6 +66,7 @@ async fn what_is_no_export_is_refused_with_its_path() {
 
 /// By the management API and by an export, as planned and with what people forget.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow: tests/run.sh --full, and CI"]
 async fn check_finds_what_differs_on_a_running_broker_and_rollback_removes_what_came() {
     let migrated = Migrated::start().await;
     let broker = &migrated.broker;

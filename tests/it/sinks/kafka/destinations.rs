@@ -12,7 +12,7 @@ use punctual::{
 use tokio::time::Instant;
 
 use super::TIMEOUT;
-use crate::support::{delivery, kafka, send};
+use crate::support::{delivery, kafka, scale::rounds, send};
 
 fn varying(broker: &str, topic: &str, timeout: Duration, allow: &[&str]) -> KafkaSink {
     let mut config = kafka::sink_config(broker, "unused", timeout, &[]);
@@ -89,11 +89,11 @@ async fn a_missing_topic_fails_its_own_records_only_and_delays_no_others() {
 
 #[tokio::test]
 async fn more_topics_than_a_producer_keeps_are_all_reached() {
-    const TOPICS: usize = 2500;
+    let topics = rounds(1500, 2500);
     let broker = kafka::mock_broker();
     let sink = varying(&broker.address, "t.{key}", TIMEOUT, &["t.*"]);
     for round in 0..2 {
-        for from in (0..TOPICS).step_by(500) {
+        for from in (0..topics).step_by(500) {
             let batch = (from..from + 500).map(|n| message(&format!("m{round}-{n}"), &format!("{n}"))).collect();
             let started = Instant::now();
             let outcomes = send(&sink, batch).await;

@@ -285,7 +285,7 @@ fn is_lost_with_its_channel(outcome: &Outcome) -> bool {
 
 #[tokio::test]
 async fn headers_that_do_not_fit_into_a_frame_are_rejected_and_not_sent() {
-    let server = RabbitMq::start_with("frame_max = 8192\n").await;
+    let server = RabbitMq::small().await;
     server.declare("small-frames", "k").await;
     let sink = sink(&server.config("small-frames"));
     let with_header = |id: &str, bytes: usize| {
@@ -304,7 +304,7 @@ async fn headers_that_do_not_fit_into_a_frame_are_rejected_and_not_sent() {
     assert!(fit > 500, "{fit}");
     // A body takes as many frames as it needs.
     let mut large = message("large", "k");
-    large.payload = vec![7; 100_000].into();
+    large.payload = vec![7; 10_000].into();
     assert_eq!(send(&sink, vec![large]).await, [Outcome::Confirmed]);
     let got = server.drain("small-frames").await;
     assert_eq!((got.len(), most_copies(&got)), (fit + 1, 1), "no connection was lost");

@@ -136,7 +136,7 @@ async fn a_broker_stopped_and_then_killed_costs_no_message_and_no_attempt() {
     // At one rate. The plain outage, too, lasts longer than the sink's timeout and the default backoff.
     let (count, spread, in_flight) = rounds((3000, 12, 500), (10_000, 40, IN_FLIGHT));
     let (spread, outage) = (Duration::from_secs(spread), seconds(6, 30));
-    let mut broker = RabbitMq::start().await;
+    let mut broker = RabbitMq::troubled().await;
     declare(&broker, "outage").await;
     let (redis, other) = (RedisServer::start().await, Receiver::start());
     let punctual = pipeline(&redis, &broker, "outage", &other.url(), in_flight).await;
