@@ -4,15 +4,14 @@
 //! A campaign has one such clock, and a process one campaign.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     os::unix::fs::FileExt,
-    process::Command,
     sync::Mutex,
 };
 
 use tempfile::TempDir;
 
-use crate::support::receiver::wall_clock;
+use crate::support::{preload, receiver::wall_clock};
 
 /// The code of the library.
 const CODE: &str = include_str!("clock.c");
@@ -45,15 +44,8 @@ pub struct Clock {
 impl Clock {
     pub fn start() -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let path = |name| directory.path().join(name);
-        fs::write(path("clock.c"), CODE).expect("written");
-        let compiled = Command::new("cc")
-            .args(["-shared", "-fPIC", "-O2", "-o"])
-            .args([path("clock.so"), path("clock.c")])
-            .status()
-            .expect("a compiler is installed");
-        assert!(compiled.success(), "the clock compiles");
-        let file = File::create(path("offset")).expect("a file");
+        preload::compile(directory.path(), "clock", CODE);
+        let file = File::create(directory.path().join("offset")).expect("a file");
         file.write_all_at(&[0; 8], 0).expect("written");
         Self { directory, file }
     }
@@ -61,7 +53,7 @@ impl Clock {
     /// For servers of Redis.
     pub fn environment(&self) -> [(String, String); 2] {
         let path = |name| self.directory.path().join(name).display().to_string();
-        [("LD_PRELOAD".into(), path("clock.so")), (FILE.into(), path("offset"))]
+        [(preload::VARIABLE.into(), path("clock.so")), (FILE.into(), path("offset"))]
     }
 
     /// Sets the offset, in milliseconds.

@@ -47,7 +47,7 @@ pub enum Kind {
     Network,
     EndpointNetwork,
     RabbitMqNetwork,
-    /// A primary without its replicas and sentinels.
+    /// A primary without its replicas and sentinels, or without the other servers of its cluster.
     CutOff,
     Right,
     Memory,
@@ -98,10 +98,9 @@ impl Kind {
         }
     }
 
-    /// Whether it can be caused in this Redis. Servers of a cluster reach each other without a proxy.
+    /// Whether it can be caused in this Redis.
     pub fn suits(self, shape: Shape) -> bool {
         match self {
-            Self::CutOff => shape == Shape::Sentinels,
             Self::Slots => shape == Shape::Cluster,
             _ => true,
         }

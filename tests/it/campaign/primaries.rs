@@ -29,7 +29,7 @@ const AGAIN: Duration = Duration::from_secs(15);
 /// A primary does not answer for this time before it is replaced, and a vote takes a while. In milliseconds.
 const DOWN_AFTER: u64 = 2000;
 /// Faults with another primary of a slot.
-const REPLACING: [Kind; 4] = [Kind::RedisKill, Kind::RedisFreeze, Kind::FailOver, Kind::Slots];
+const REPLACING: [Kind; 5] = [Kind::RedisKill, Kind::RedisFreeze, Kind::FailOver, Kind::CutOff, Kind::Slots];
 
 pub async fn run(planned: &Planned, world: &World, faults: &Faults) {
     let Ok(mut redis) = timeout(TURN, world.redis.lock()).await else { return };
@@ -150,6 +150,12 @@ async fn to_shard(planned: &Planned, cluster: &mut ClusterRedis, faults: &Faults
             cluster.switched(slot, old).await;
             sleep(planned.lasts).await;
             cluster.resume(old);
+        }
+        Kind::CutOff => {
+            cluster.cut_off(old);
+            cluster.switched(slot, old).await;
+            sleep(planned.lasts).await;
+            cluster.rejoin(old);
         }
         _ => {
             let how = if random.chance(50) { FailOver::Agreed } else { FailOver::Forced };

@@ -43,7 +43,7 @@ impl Store {
             ["--user", USER].into_iter().chain(RIGHTS.split_whitespace()).chain(more.split_whitespace()).collect();
         match shape {
             Shape::Sentinels => Self::Sentinels(WatchedRedis::start_apart(REPLICAS, &user, &clock.environment()).await),
-            Shape::Cluster => Self::Cluster(ClusterRedis::start_set(&user, &clock.environment()).await),
+            Shape::Cluster => Self::Cluster(ClusterRedis::start_apart(&user, &clock.environment()).await),
         }
     }
 

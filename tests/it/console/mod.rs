@@ -20,6 +20,7 @@ async fn every_view_is_sound_in_light_and_dark_wide_and_narrow_and_by_keyboard()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow: tests/run.sh --full, and CI"]
 async fn every_action_does_what_it_says_and_only_with_its_right() {
     Stage::start().await.play("actions.js").await;
 }
@@ -35,6 +36,7 @@ async fn texts_of_others_are_shown_as_they_are_and_never_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow: tests/run.sh --full, and CI"]
 async fn wrong_tokens_outages_and_a_prefix_are_shown_and_survived() {
     Stage::start().await.play("trouble.js").await;
 }

@@ -9,6 +9,7 @@ pub mod http;
 pub mod kafka;
 pub mod pipeline;
 pub mod port;
+pub mod preload;
 pub mod prometheus;
 pub mod proxy;
 pub mod punctual;

@@ -1,5 +1,6 @@
 //! A Redis Cluster with nodes that fail, change their roles, come and go.
 
+mod apart;
 mod node;
 mod slots;
 
@@ -9,7 +10,10 @@ use futures::future::{join_all, try_join_all};
 use redis::RedisResult;
 use tokio::time::{Instant, sleep};
 
-use self::node::{Node, Seen};
+use self::{
+    apart::Apart,
+    node::{Node, Seen},
+};
 use super::{Authority, RedisServer};
 
 const SLOTS: usize = 16_384;
@@ -25,6 +29,8 @@ pub struct ClusterRedis {
     nodes: Vec<Node>,
     /// Address of all servers, without the port.
     address: &'static str,
+    /// If servers can be cut off.
+    apart: Option<Apart>,
 }
 
 /// How an operator has a replica take over.
@@ -41,9 +47,11 @@ impl ClusterRedis {
         Self::start_with(None, &[], &[]).await
     }
 
-    /// The servers have these settings, as on their command line, and environment variables.
-    pub async fn start_set(settings: &[&str], environment: &[(String, String)]) -> Self {
-        Self::start_with(None, settings, environment).await
+    /// The servers can be cut off. They have these settings, as on their command line, and environment variables.
+    pub async fn start_apart(settings: &[&str], environment: &[(String, String)]) -> Self {
+        let apart = Apart::start();
+        let environment = apart.environment(environment);
+        Self { apart: Some(apart), ..Self::start_with(None, settings, &environment).await }
     }
 
     /// The servers take TLS alone, with certificates of `authority`, and are named by their host to clients.
@@ -53,8 +61,8 @@ impl ClusterRedis {
 
     async fn start_with(authority: Option<&Authority>, settings: &[&str], environment: &[(String, String)]) -> Self {
         let nodes = join_all((0..2 * PRIMARIES).map(|_| Node::start(authority, settings, environment))).await;
-        let cluster =
-            Self { nodes, address: if authority.is_some() { "rediss://localhost" } else { "redis://127.0.0.1" } };
+        let address = if authority.is_some() { "rediss://localhost" } else { "redis://127.0.0.1" };
+        let cluster = Self { nodes, address, apart: None };
         cluster.form().await.expect("a new node does as it is asked");
         for (place, replica) in cluster.nodes.iter().enumerate().skip(PRIMARIES) {
             cluster.follow(replica, &cluster.nodes[place - PRIMARIES]).await;
@@ -166,6 +174,18 @@ impl ClusterRedis {
     pub fn resume(&mut self, place: usize) {
         self.nodes[place].server.resume();
         self.nodes[place].is_frozen = false;
+    }
+
+    /// It loses its connections to the other servers, and clients reach it.
+    pub fn cut_off(&mut self, place: usize) {
+        self.apart.as_ref().expect("of `start_apart`").set(self.nodes[place].ports());
+        self.nodes[place].is_cut_off = true;
+    }
+
+    /// Ends what `cut_off` began.
+    pub fn rejoin(&mut self, place: usize) {
+        self.apart.as_ref().expect("of `start_apart`").set([0; 2]);
+        self.nodes[place].is_cut_off = false;
     }
 
     /// `CLUSTER FAILOVER` on the replica at `place`.

@@ -2,6 +2,7 @@ use std::ops::RangeInclusive;
 
 use redis::{FromRedisValue, RedisResult};
 
+use super::apart;
 use crate::support::{Authority, RedisServer, port::Port};
 
 /// Silence after which a node is down for another one, in milliseconds.
@@ -12,6 +13,7 @@ pub struct Node {
     pub server: RedisServer,
     pub id: String,
     pub is_frozen: bool,
+    pub is_cut_off: bool,
     /// Port of the cluster's bus.
     bus: Port,
 }
@@ -52,18 +54,24 @@ impl Node {
             "--cluster-preferred-endpoint-type",
             "hostname",
         ];
+        let environment = [environment, &[(apart::BUS.to_owned(), bus_port.clone())]].concat();
         let server = match authority {
             Some(authority) => RedisServer::start_encrypted(&[&settings[..], &named].concat(), authority).await,
-            None => RedisServer::start_on(Port::reserve(), &[&settings[..], more].concat(), environment).await,
+            None => RedisServer::start_on(Port::reserve(), &[&settings[..], more].concat(), &environment).await,
         };
-        let mut node = Self { server, id: String::new(), is_frozen: false, bus };
+        let mut node = Self { server, id: String::new(), is_frozen: false, is_cut_off: false, bus };
         node.id = node.ask(&["MYID"]).await.expect("an id");
         node
     }
 
-    /// Whether it can answer.
+    /// Whether it can answer, and knows what the others know.
     pub fn answers(&self) -> bool {
-        self.server.running().is_some() && !self.is_frozen
+        self.server.running().is_some() && !self.is_frozen && !self.is_cut_off
+    }
+
+    /// The ports of clients and of the bus.
+    pub fn ports(&self) -> [u16; 2] {
+        [self.server.port(), self.bus.number()]
     }
 
     /// A subcommand of `CLUSTER`.

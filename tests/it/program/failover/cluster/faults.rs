@@ -54,6 +54,27 @@ async fn a_primary_that_was_frozen_is_left_and_does_no_harm_when_it_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow: tests/run.sh --full, and CI"]
+async fn a_primary_that_is_cut_off_is_left_although_it_answers() {
+    let _turn = heavy().await;
+    for replies in Replies::runs() {
+        let mut run = Run::begin_on(ClusterRedis::start_apart(&[], &[]).await, replies, SMALL).await;
+        run.redis.cut_off(OLD);
+        let delivered = run.recovered().await;
+        // Still a primary by itself, until another node tells it.
+        run.redis.rejoin(OLD);
+        run.rejoined().await;
+        let account = run.finish("cut off", &[delivered]).await;
+        match replies {
+            Replies::Durable => assert!(account.refused > 0, "{account:?}"),
+            // It took messages that no replica has.
+            Replies::OfMaster => assert!(account.lost > 0, "{account:?}"),
+        }
+        account.few_duplicates();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow: tests/run.sh --full, and CI"]
 async fn a_replica_of_a_cluster_that_lagged_and_was_promoted_has_all_that_it_confirmed() {
     let _turn = heavy().await;
     for replies in Replies::runs() {

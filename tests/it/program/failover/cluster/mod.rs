@@ -89,7 +89,11 @@ struct Run {
 impl Run {
     /// The load runs. `payload`: bytes of each message.
     async fn begin(replies: Replies, payload: usize) -> Self {
-        let (redis, receiver) = (ClusterRedis::start().await, Receiver::start());
+        Self::begin_on(ClusterRedis::start().await, replies, payload).await
+    }
+
+    async fn begin_on(redis: ClusterRedis, replies: Replies, payload: usize) -> Self {
+        let receiver = Receiver::start();
         let mut affected = Partition::of_web(&redis).await;
         affected.retain(|one| one.primary == OLD);
         let setting = format!("{}{}", redis.setting(), replies.setting(1));
