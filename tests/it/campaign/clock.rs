@@ -3,11 +3,7 @@
 //!
 //! A campaign has one such clock, and a process one campaign.
 
-use std::{
-    fs::File,
-    os::unix::fs::FileExt,
-    sync::Mutex,
-};
+use std::{fs::File, os::unix::fs::FileExt, sync::Mutex};
 
 use tempfile::TempDir;
 
