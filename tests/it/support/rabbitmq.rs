@@ -22,6 +22,7 @@ use punctual::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
+    io::AsyncWriteExt,
     sync::{Mutex, MutexGuard, OnceCell},
     time::{Instant, sleep, timeout},
 };
@@ -111,9 +112,32 @@ impl RabbitMq {
     /// A user that may publish to `exchange` with the routing keys that `keys` (a regular expression) matches. Topic
     /// permissions hold for topic exchanges only.
     pub async fn add_user(&self, name: &str, exchange: &str, keys: &str) {
-        self.ctl(&["add_user", name, name]).await;
-        self.ctl(&["set_permissions", name, "", exchange, ""]).await;
-        self.ctl(&["set_topic_permissions", name, exchange, keys, ""]).await;
+        self.create_user(name, name).await;
+        self.permit(name, "", exchange, "").await;
+        self.permit_topics(name, exchange, keys).await;
+    }
+
+    /// Without any right.
+    pub async fn create_user(&self, name: &str, password: &str) {
+        self.call_backend("add_user", &[name, password]).await;
+    }
+
+    /// Permissions in `/`: regular expressions of the names that the user may configure, write to and read from.
+    pub async fn permit(&self, user: &str, configure: &str, write: &str, read: &str) {
+        self.call_backend("set_permissions", &[user, "/", configure, write, read]).await;
+    }
+
+    /// `keys`: a regular expression of the routing keys with which the user may publish to a topic exchange.
+    pub async fn permit_topics(&self, user: &str, exchange: &str, keys: &str) {
+        self.call_backend("set_topic_permissions", &[user, "/", exchange, keys, ""]).await;
+    }
+
+    async fn call_backend(&self, function: &str, texts: &[&str]) {
+        let binary =
+            |text: &&str| format!("<<{}>>", text.bytes().map(|byte| byte.to_string()).collect::<Vec<_>>().join(","));
+        let arguments: Vec<String> = texts.iter().chain(&["it"]).map(binary).collect();
+        let done = self.eval(&format!("rabbit_auth_backend_internal:{function}({})", arguments.join(", "))).await;
+        assert_eq!(done, "ok", "{function} {texts:?}");
     }
 
     /// A queue bound to `exchange` under `key`.
@@ -167,6 +191,22 @@ impl RabbitMq {
         timeout(ANSWER, asking).await.ok()?
     }
 
+    /// The value of an Erlang expression in the node. Takes milliseconds, and `rabbitmqctl` a second of processor time.
+    async fn eval(&self, expression: &str) -> String {
+        let cookie = fs::read_to_string(self.directory.join(".erlang.cookie")).expect("a cookie");
+        let mut command = self.with_environment(servers::erl_call());
+        command.args(["-sname", "punctual@localhost", "-c", &cookie, "-e"]);
+        let mut command = tokio::process::Command::from(command);
+        let mut call = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("erl_call is installed");
+        let mut input = call.stdin.take().expect("a pipe");
+        input.write_all(format!("{expression}.\n").as_bytes()).await.expect("it reads");
+        drop(input);
+        let output = call.wait_with_output().await.expect("it ends");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let value = text.trim().strip_prefix("{ok, ").and_then(|text| text.strip_suffix('}'));
+        value.unwrap_or_else(|| panic!("{expression}: {text}")).to_owned()
+    }
+
     /// `rabbitmqctl` with these words: what it printed. Fails when it does.
     pub async fn ctl(&self, words: &[&str]) -> String {
         let mut command = self.command("rabbitmqctl");
@@ -201,20 +241,20 @@ impl RabbitMq {
 
     async fn system_call(&self, function: &str, queue: &str) {
         let lookup = format!("rabbit_amqqueue:lookup(rabbit_misc:r(<<\"/\">>, queue, <<\"{queue}\">>))");
-        self.ctl(&["eval", &format!("{{ok, Q}} = {lookup}, sys:{function}(amqqueue:get_pid(Q)).")]).await;
+        self.eval(&format!("{{ok, Q}} = {lookup}, sys:{function}(amqqueue:get_pid(Q))")).await;
     }
 
     /// Major and minor.
     pub async fn version(&self) -> (u32, u32) {
-        let text = self.ctl(&["version"]).await;
-        let mut parts = text.trim().split('.').map(|part| part.parse().expect("a version"));
+        let text = self.eval("rabbit_misc:version()").await;
+        let mut parts = text.trim_matches('"').split('.').map(|part| part.parse().expect("a version"));
         (parts.next().expect("a major version"), parts.next().expect("a minor version"))
     }
 
     /// Sets the timeout of consumers from now on, which the node checks twice a second.
     pub async fn set_consumer_timeout(&self, millis: u32) {
         for (name, millis) in [("channel_tick_interval", 500), ("consumer_timeout", millis)] {
-            self.ctl(&["eval", &format!("application:set_env(rabbit, {name}, {millis}).")]).await;
+            self.eval(&format!("application:set_env(rabbit, {name}, {millis})")).await;
         }
     }
 
@@ -318,8 +358,11 @@ impl RabbitMq {
     }
 
     fn command(&self, program: &str) -> Command {
+        self.with_environment(servers::rabbitmq(program))
+    }
+
+    fn with_environment(&self, mut command: Command) -> Command {
         let path = |name| self.directory.join(name);
-        let mut command = servers::rabbitmq(program);
         command
             .current_dir(&self.directory)
             .env("HOME", &self.directory)

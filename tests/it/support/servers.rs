@@ -43,6 +43,18 @@ pub fn rabbitmq(program: &str) -> Command {
     }
 }
 
+/// Calls a function of a node.
+pub fn erl_call() -> Command {
+    match env::var(RABBITMQ) {
+        Ok(_) => {
+            let mut command = command(RABBITMQ, "");
+            command.arg("erl_call");
+            command
+        }
+        Err(_) => Command::new("erl_call"),
+    }
+}
+
 /// Whether a program can be run; with `CI=true` it must. `package`: of Debian, `tests/run.sh` installs it.
 pub fn installed(program: &str, package: &str) -> bool {
     let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();

@@ -92,8 +92,8 @@ async fn an_exchange_that_is_not_for_us_fails_its_own_messages_only() {
     let server = RabbitMq::shared().await;
     server.declare("ours", "k").await;
     server.declare("theirs", "k").await;
-    server.ctl(&["add_user", "limited", "limited"]).await;
-    server.ctl(&["set_permissions", "limited", "", "ours", ""]).await;
+    server.create_user("limited", "limited").await;
+    server.permit("limited", "", "ours", "").await;
     let mut config = varying(server, "{key}", Some("k"), &["**"]);
     config.username = Some("limited".into());
     config.password = Some("limited".into());

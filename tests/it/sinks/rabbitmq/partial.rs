@@ -209,8 +209,8 @@ async fn a_forbidden_routing_key_is_rejected_and_no_other_is_sent_over_twice() {
         server.declare_queue(exchange, exchange, "#", durable()).await;
     }
     server.add_user("partial", "forbidding", "^good").await;
-    server.ctl(&["set_permissions", "partial", "", "forbidding.*", ""]).await;
-    server.ctl(&["set_topic_permissions", "partial", "forbidding-too", "^good", ""]).await;
+    server.permit("partial", "", "forbidding.*", "").await;
+    server.permit_topics("partial", "forbidding-too", "^good").await;
     let constant = as_user("partial", server.config("forbidding"));
     let templated = RabbitMqSinkSettings {
         exchange: template("{header:X-Other}"),

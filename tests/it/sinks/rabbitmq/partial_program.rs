@@ -140,7 +140,7 @@ async fn a_forbidden_routing_key_makes_its_own_messages_dead_and_no_others() {
     for (exchange, settings) in variants {
         broker.declare_exchange_of(ExchangeKind::Topic, exchange).await;
         broker.declare_queue(exchange, exchange, "#", durable()).await;
-        broker.ctl(&["set_topic_permissions", "program-user", exchange, "^good", ""]).await;
+        broker.permit_topics("program-user", exchange, "^good").await;
         let redis = RedisServer::start().await;
         let punctual = pipeline(&redis, broker, "program-user", settings).await;
         let client = Client::of(&punctual);

@@ -142,8 +142,8 @@ async fn a_wrong_password_user_or_virtual_host_is_unavailable_and_reported() {
 #[tokio::test]
 async fn user_and_password_beside_the_url_are_used() {
     let server = RabbitMq::shared().await;
-    server.ctl(&["add_user", "pünktlich", "p@ss/wörd:%"]).await;
-    server.ctl(&["set_permissions", "pünktlich", "", "amq\\..*", ""]).await;
+    server.create_user("pünktlich", "p@ss/wörd:%").await;
+    server.permit("pünktlich", "", "amq\\..*", "").await;
     let mut config = server.config("amq.direct");
     config.username = Some("pünktlich".into());
     config.password = Some("p@ss/wörd:%".into());

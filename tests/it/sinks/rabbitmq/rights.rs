@@ -8,9 +8,9 @@ async fn check_reports_missing_write_permission_and_publishes_nothing() {
     let server = RabbitMq::shared().await;
     server.declare("writable", "").await;
     for (user, write) in [("mute", "^$"), ("writer", "^(writable|amq\\.default)$")] {
-        server.ctl(&["add_user", user, "secret"]).await;
+        server.create_user(user, "secret").await;
         // From 4.3 on a passive declare needs some right.
-        server.ctl(&["set_permissions", user, "^$", write, "^writable$"]).await;
+        server.permit(user, "^$", write, "^writable$").await;
     }
     for (exchange, name) in [("writable", "writable"), ("''", "amq.default")] {
         for (user, allowed) in [("mute", false), ("writer", true)] {

@@ -225,8 +225,8 @@ async fn check_reports_whether_the_user_may_read_the_queue_and_takes_nothing() {
     declare(server, "rights").await;
     super::publish(server, "rights", delayed(3, 0)).await;
     for (user, read) in [("stranger", "^$"), ("reader", "^rights-in$")] {
-        server.ctl(&["add_user", user, "secret"]).await;
-        server.ctl(&["set_permissions", user, "^$", "^$", read]).await;
+        server.create_user(user, "secret").await;
+        server.permit(user, "^$", "^$", read).await;
     }
     let configuration = configuration(server, "rights", "embedded", "");
     let (sinks, sources) = configuration.split_once("sources:").unwrap();
