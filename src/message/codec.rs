@@ -281,6 +281,16 @@ mod tests {
         }
     }
 
+    /// Bytes that cannot be compressed.
+    fn noise(length: usize) -> Vec<u8> {
+        let mut state = 1_u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state.to_be_bytes()[0]
+        };
+        (0..length).map(|_| next()).collect()
+    }
+
     #[test]
     fn what_was_encoded_is_decoded() {
         assert_eq!(decode(&encode(&message())), Ok(message()));
@@ -329,17 +339,12 @@ mod tests {
     fn a_body_is_compressed_when_that_makes_it_smaller() {
         let with = |payload: Vec<u8>| encode(&StoredMessage { payload: payload.into(), ..message() });
         let text = |length: usize| "order 12345, 3 pieces; ".bytes().cycle().take(length).collect::<Vec<_>>();
-        let mut seed = 1_u64;
-        let mut noise = || {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            seed.to_be_bytes()[0]
-        };
         for (payload, smaller) in [
             (text(100), false),
             (text(1000), true),
             (text(1 << 20), true),
             (text(MOST_COMPRESSED), false),
-            ((0..1000).map(|_| noise()).collect(), false),
+            (noise(1000), false),
         ] {
             let (length, body) = (payload.len(), with(payload.clone()));
             assert_eq!(body.len() < length, smaller, "{length} bytes became {}", body.len());
@@ -399,13 +404,7 @@ mod tests {
         for expires_at in [None, Some(7)] {
             let metadata = Metadata { expires_at, key: Some("k".into()), ..Metadata::default() };
             let long = |byte| StoredMessage { metadata: metadata.clone(), payload: byte, ..message() };
-            let mut state = 1_u64;
-            let mut next = || {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                state.to_be_bytes()[0]
-            };
-            let random: Vec<u8> = (0..4000).map(|_| next()).collect();
-            let [same, random] = [vec![b'x'; 4000], random].map(|payload| encode(&long(payload.into())));
+            let [same, random] = [vec![b'x'; 4000], noise(4000)].map(|payload| encode(&long(payload.into())));
             assert!(same.len() < 200 && random.len() > 4000);
             assert_eq!(weight(&random), random.len());
             // Besides the length in front of the frame.
@@ -417,12 +416,7 @@ mod tests {
 
     #[test]
     fn a_body_is_compressed_from_a_saving_of_an_eighth() {
-        let mut state = 1_u64;
-        let mut noise = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            state.to_be_bytes()[0]
-        };
-        let noise: Vec<u8> = (0..1040).map(|_| noise()).collect();
+        let noise = noise(1040);
         let plain = StoredMessage { metadata: Metadata::default(), ..message() };
         let mut largest = i64::MIN;
         for (length, noisy) in

@@ -102,28 +102,15 @@ pub fn overdue(claim: &Claim, due: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        store::{Deaths, Token},
-        time::{ServerClock, UnixMillis},
-    };
+    use crate::time::{ServerClock, UnixMillis};
 
     /// The clock of the reply, in milliseconds.
     const CLOCK: u64 = 1_700_000_000_000;
 
     /// A reply with a head that is due this much after its clock, or before it.
     fn claim(now: Instant, due: Option<i64>) -> Claim {
-        Claim {
-            clock: ServerClock { micros: CLOCK * 1000, taken: now },
-            token: Token(1),
-            messages: Vec::new(),
-            paused: false,
-            next_due: due.and_then(|after| UnixMillis::new(CLOCK.saturating_add_signed(after))),
-            next_lease: None,
-            suspects: 0,
-            parked: 0,
-            orphans: Deaths::default(),
-            taken_elsewhere: None,
-        }
+        let next_due = due.and_then(|after| UnixMillis::new(CLOCK.saturating_add_signed(after)));
+        Claim { next_due, ..Claim::empty(ServerClock { micros: CLOCK * 1000, taken: now }) }
     }
 
     fn millis(millis: u64) -> Duration {

@@ -78,28 +78,15 @@ mod tests {
     use jiff::tz::TimeZone;
 
     use super::*;
-    use crate::{
-        calendar::Window,
-        store::{Deaths, Token},
-    };
+    use crate::calendar::Window;
 
     /// Noon of a day, in milliseconds since the epoch.
     const NOON: u64 = 1_700_136_000_000;
 
     /// The reply of a poll at this time, with a head that is due an hour before.
     fn claim(millis: u64, taken: Instant) -> Claim {
-        Claim {
-            clock: ServerClock { micros: millis * 1000, taken },
-            token: Token(1),
-            messages: Vec::new(),
-            paused: false,
-            next_due: UnixMillis::new(millis - 3_600_000),
-            next_lease: None,
-            suspects: 0,
-            parked: 0,
-            orphans: Deaths::default(),
-            taken_elsewhere: None,
-        }
+        let clock = ServerClock { micros: millis * 1000, taken };
+        Claim { next_due: UnixMillis::new(millis - 3_600_000), ..Claim::empty(clock) }
     }
 
     #[tokio::test(start_paused = true)]

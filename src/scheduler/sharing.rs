@@ -67,7 +67,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        store::{Claimed, Deaths, Token},
+        store::Claimed,
         time::{ServerClock, UnixMillis},
     };
 
@@ -77,27 +77,12 @@ mod tests {
 
     /// A reply at 10 s on the clock of the store. `taken` and `head`: messages that were due this number of ms before.
     fn claim(taken: Option<u64>, head: Option<u64>, elsewhere: Option<u64>) -> Claim {
-        let claimed = |late| Claimed {
-            tried: false,
-            crashed_out: false,
-            waited: Duration::ZERO,
-            id: crate::message::MessageId::parse("m").unwrap(),
-            body: bytes::Bytes::new(),
-            failures: 0,
-            not_before: millis(10_000 - late),
-            suspect: false,
-        };
+        let clock = ServerClock { micros: 10_000_000, taken: Instant::now() };
         Claim {
-            parked: 0,
-            clock: ServerClock { micros: 10_000_000, taken: Instant::now() },
-            token: Token(1),
-            messages: taken.map(claimed).into_iter().collect(),
-            paused: false,
+            messages: taken.map(|late| Claimed::new("m", millis(10_000 - late))).into_iter().collect(),
             next_due: head.map(|late| millis(10_000 - late)),
-            next_lease: None,
-            suspects: 0,
-            orphans: Deaths::default(),
             taken_elsewhere: elsewhere,
+            ..Claim::empty(clock)
         }
     }
 

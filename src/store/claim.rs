@@ -147,3 +147,39 @@ pub struct Recovered {
     /// Whether more expired leases remain.
     pub more: bool,
 }
+
+#[cfg(test)]
+impl Claimed {
+    /// A message without a body that was never claimed before.
+    pub fn new(id: &str, not_before: UnixMillis) -> Self {
+        Self {
+            id: MessageId::parse(id).expect("an id"),
+            body: Bytes::new(),
+            failures: 0,
+            not_before,
+            waited: Duration::ZERO,
+            suspect: false,
+            tried: false,
+            crashed_out: false,
+        }
+    }
+}
+
+#[cfg(test)]
+impl Claim {
+    /// The reply for a partition without messages.
+    pub fn empty(clock: ServerClock) -> Self {
+        Self {
+            clock,
+            token: Token(1),
+            messages: Vec::new(),
+            paused: false,
+            next_due: None,
+            next_lease: None,
+            suspects: 0,
+            parked: 0,
+            orphans: Deaths::default(),
+            taken_elsewhere: None,
+        }
+    }
+}

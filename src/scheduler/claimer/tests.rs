@@ -1,36 +1,16 @@
 use super::*;
-use crate::{
-    message::MessageId,
-    store::Token,
-    time::{ServerClock, UnixMillis},
-};
+use crate::time::{ServerClock, UnixMillis};
 
 /// The clock of the reply, in milliseconds.
 const CLOCK: u64 = 1_700_000_000_000;
 
 /// A reply with `count` messages, and a head that is due now or in an hour.
 fn claim(count: usize, is_due: bool) -> Claim {
-    let message = |n| Claimed {
-        tried: false,
-        crashed_out: false,
-        waited: Duration::ZERO,
-        id: MessageId::parse(&format!("m{n}")).unwrap(),
-        body: bytes::Bytes::new(),
-        failures: 0,
-        not_before: UnixMillis::new(CLOCK).unwrap(),
-        suspect: false,
-    };
+    let at = |millis| UnixMillis::new(millis).unwrap();
     Claim {
-        clock: ServerClock { micros: CLOCK * 1000, taken: Instant::now() },
-        token: Token(1),
-        messages: (0..count).map(message).collect(),
-        paused: false,
-        next_due: UnixMillis::new(if is_due { CLOCK } else { CLOCK + 3_600_000 }),
-        next_lease: None,
-        suspects: 0,
-        parked: 0,
-        orphans: Deaths::default(),
-        taken_elsewhere: None,
+        messages: (0..count).map(|n| Claimed::new(&format!("m{n}"), at(CLOCK))).collect(),
+        next_due: Some(at(if is_due { CLOCK } else { CLOCK + 3_600_000 })),
+        ..Claim::empty(ServerClock { micros: CLOCK * 1000, taken: Instant::now() })
     }
 }
 

@@ -19,7 +19,7 @@ async fn settlements_of_several_calls_wait_for_the_store_and_count_once() {
     let store = TestStore::new(1);
     let sink = FakeSink::new(&store, |_| Act::confirm(SECOND));
     let policy = Policy { max_in_flight: MANY, ..policy() };
-    let instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    let instance = Instance::of_policy(&store, &sink, policy);
     schedule(&store, numbered(MANY), Duration::ZERO);
     sleep(SECOND / 2).await;
     // All are in flight, and are delivered while settlements fail for longer than the leases.
@@ -40,7 +40,7 @@ async fn a_settlement_refused_for_good_is_dropped_with_its_lease() {
     let store = TestStore::new(1);
     let sink = FakeSink::good(&store);
     let policy = Policy { max_in_flight: 1, ..policy() };
-    let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    let _instance = Instance::of_policy(&store, &sink, policy);
     store.set_faults(Faults { wrong_type: true, only: Some("settle"), ..Faults::default() });
     schedule(&store, ["a", "b", "c"], Duration::ZERO);
     let begun = Instant::now();
@@ -56,7 +56,7 @@ async fn a_settlement_refused_once_is_repeated_within_its_lease() {
     let store = TestStore::new(1);
     let sink = FakeSink::good(&store);
     let policy = Policy { lease: MINUTE, ..policy() };
-    let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    let _instance = Instance::of_policy(&store, &sink, policy);
     store.set_faults(Faults { wrong_type: true, only: Some("settle"), ..Faults::default() });
     schedule(&store, ["a"], Duration::ZERO);
     let begun = Instant::now();

@@ -92,7 +92,7 @@ async fn it_starts_slowly_when_the_sink_is_back() {
     let store = TestStore::new(1);
     let (sink, is_down) = flapping(&store, SECOND);
     let policy = Policy { max_in_flight: 200, ..policy() };
-    let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    let _instance = Instance::of_policy(&store, &sink, policy);
     schedule(&store, numbered(1000), Duration::ZERO);
     sleep(10 * SECOND).await;
     is_down.store(false, Ordering::SeqCst);

@@ -1,5 +1,7 @@
 //! The calls that settle and claim: alone or shared with other partitions, and what they carry.
 
+use tokio::time::Instant;
+
 use super::{
     sink::{Act, SinkEnd},
     *,
@@ -13,7 +15,7 @@ fn ends(store: &Arc<TestStore>, max_in_flight: usize, stay: usize, end: usize) -
     });
     schedule(store, (0..stay).map(|n| format!("stay{n}")).chain((0..end).map(|n| format!("end{n}"))), Duration::ZERO);
     let policy = Policy { max_in_flight, ..policy() };
-    Instance::start(store, vec![setup(store, "r", to_sink(&sink, &Breaker::new("s")), policy)])
+    Instance::of_policy(store, &sink, policy)
 }
 
 #[tokio::test(start_paused = true)]
@@ -34,8 +36,7 @@ async fn few_settlements_share_a_call_unless_the_route_needs_their_permits() {
     ] {
         let store = TestStore::new(1);
         let instance = ends(&store, max_in_flight, stay, end);
-        sleep(SECOND).await;
-        assert_eq!(store.count(&partition("r")), (0, stay, 0));
+        until("they are settled", || store.count(&partition("r")) == (0, stay, 0)).await;
         let calls = (store.calls("settle"), store.calls("settle_shared") > 0);
         assert_eq!(calls, (1, is_shared), "{end} of {} with {max_in_flight}", stay + end);
         instance.kill().await;
@@ -63,9 +64,9 @@ async fn an_attempt_that_just_fits_into_its_lease_is_made() {
     let sink = FakeSink::good(&store);
     let policy = Policy { lease: FakeSink::TIMEOUT + 250 * MILLI, ..policy() };
     schedule(&store, ["a"], Duration::ZERO);
-    let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
-    sleep(SECOND).await;
-    assert_eq!((store.count(&partition("r")), sink.taken().len()), ((0, 0, 0), 1));
+    let _instance = Instance::of_policy(&store, &sink, policy);
+    until_empty(&store, "r").await;
+    assert_eq!((store.count(&partition("r")).2, sink.taken().len()), (0, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -111,12 +112,13 @@ async fn messages_beyond_the_capacity_of_a_repeated_claim_are_given_back() {
     store.set_faults(Faults { after: 1.0, only: Some("claim"), ..Faults::default() });
     schedule(&store, numbered(100), Duration::ZERO);
     let policy = Policy { lease: 10 * LEASE, ..policy() };
-    let instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    let instance = Instance::of_policy(&store, &sink, policy);
     sleep(2 * SECOND).await;
     assert_eq!(store.count(&partition("r")), (0, 100, 0));
     store.set_faults(Faults::default());
-    sleep(SECOND).await;
-    assert_eq!((store.count(&partition("r")), sink.taken().len()), ((0, 0, 0), 100), "well before their leases end");
+    let back = Instant::now();
+    until_empty(&store, "r").await;
+    assert!(back.elapsed() < SECOND && sink.taken().len() == 100, "{:?}: well before their leases end", back.elapsed());
     instance.stop().await;
     assert_eq!(counted(&recorder, "punctual_messages_released_total", ""), 99);
 }
@@ -128,7 +130,7 @@ async fn at_most_a_quarter_of_the_messages_in_flight_are_suspects() {
         let sink = FakeSink::good(&store);
         let policy = Policy { max_in_flight, ..policy() };
         schedule(&store, ["a"], Duration::ZERO);
-        let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+        let _instance = Instance::of_policy(&store, &sink, policy);
         until_empty(&store, "r").await;
         assert_eq!(store.max_suspects(), most, "{max_in_flight}");
     }
@@ -162,10 +164,10 @@ async fn a_slow_destination_leaves_a_part_of_the_messages_in_flight_to_others() 
     });
     let policy = Policy { max_in_flight: 40, ..policy() };
     schedule(&store, (0..400).map(|n| format!("s{n}")), Duration::ZERO);
-    let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    let _instance = Instance::of_policy(&store, &sink, policy);
     sleep(5 * SECOND).await;
     schedule(&store, ["fast"], Duration::ZERO);
-    sleep(SECOND).await;
+    until("it arrives", || sink.taken().contains_key("fast")).await;
     let late = sink.seen().into_iter().find(|seen| seen.id == "fast").map(|seen| seen.late);
     assert!(late.is_some_and(|late| late <= 100), "{late:?} ms");
 }

@@ -26,7 +26,7 @@ async fn a_full_route_waits_for_capacity_and_never_exceeds_it() {
     let store = TestStore::new(1);
     let sink = FakeSink::new(&store, |_| Act::confirm(100 * MILLI));
     let policy = Policy { max_in_flight: 20, ..policy() };
-    let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    let _instance = Instance::of_policy(&store, &sink, policy);
     schedule(&store, numbered(200), Duration::ZERO);
     until_empty(&store, "r").await;
     assert_eq!(store.most_unacked(&partition("r")), 20);
@@ -65,7 +65,7 @@ async fn bytes_in_flight_are_bounded_too() {
     let sink = FakeSink::new(&store, |_| Act::confirm(100 * MILLI));
     // A body has 25 bytes: its id and 19 bytes.
     let policy = Policy { max_in_flight_bytes: 99, largest_message: 25, ..policy() };
-    let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    let _instance = Instance::of_policy(&store, &sink, policy);
     schedule(&store, numbered(30), Duration::ZERO);
     until_empty(&store, "r").await;
     assert_eq!((store.most_unacked(&partition("r")), sink.taken().len()), (3, 30));
@@ -95,7 +95,7 @@ async fn claimed_slowly(claim_reply: Duration) -> (Arc<FakeSink>, u64) {
     let policy = Policy { lease: FakeSink::TIMEOUT + SECOND / 2, ..policy() };
     store.set_faults(Faults { claim_reply, ..Faults::default() });
     schedule(&store, ["a"], Duration::ZERO);
-    let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    let _instance = Instance::of_policy(&store, &sink, policy);
     until_empty(&store, "r").await;
     let released = counted(&recorder, "punctual_messages_released_total", "");
     (sink, released)
@@ -142,7 +142,7 @@ async fn shutdown_finishes_what_is_being_sent_and_leaves_the_rest() {
     let store = TestStore::new(1);
     let sink = FakeSink::new(&store, |_| Act::confirm(SECOND));
     let policy = Policy { max_in_flight: 10, ..policy() };
-    let instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    let instance = Instance::of_policy(&store, &sink, policy);
     schedule(&store, numbered(25), Duration::ZERO);
     sleep(SECOND / 2).await;
     let begun = store.now();
@@ -187,7 +187,7 @@ async fn on_several_threads_and_real_time_nothing_is_missed() {
     let store = TestStore::new(1);
     let sink = FakeSink::good(&store);
     let policy = Policy { max_in_flight: 50, ..policy() };
-    let instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    let instance = Instance::of_policy(&store, &sink, policy);
     for (n, id) in numbered(2000).into_iter().enumerate() {
         schedule(&store, [id], u32::try_from(n).unwrap() * MILLI / 4);
     }
@@ -235,7 +235,7 @@ async fn when_one_instance_cannot_keep_up_the_others_join_soon() {
     let store = TestStore::new(1);
     let sink = FakeSink::new(&store, |_| sink::Act::confirm(200 * MILLI));
     let policy = Policy { max_in_flight: 10, ..policy() };
-    let start = || Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    let start = || Instance::of_policy(&store, &sink, policy);
     let _instances: Vec<_> = (0..8).map(|_| start()).collect();
     for n in 0..200u32 {
         schedule(&store, [format!("light{n}")], n * 100 * MILLI);

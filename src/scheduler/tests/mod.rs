@@ -108,7 +108,12 @@ impl Instance {
 
     /// One route `r` with the usual policy.
     fn of_one(store: &Arc<TestStore>, sink: &Arc<FakeSink>) -> Self {
-        Self::start(store, vec![setup(store, "r", to_sink(sink, &Breaker::new("s")), policy())])
+        Self::of_policy(store, sink, policy())
+    }
+
+    /// One route `r`.
+    fn of_policy(store: &Arc<TestStore>, sink: &Arc<FakeSink>, policy: Policy) -> Self {
+        Self::start(store, vec![setup(store, "r", to_sink(sink, &Breaker::new("s")), policy)])
     }
 
     async fn stop(self) {

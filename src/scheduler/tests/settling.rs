@@ -43,7 +43,7 @@ async fn a_hanging_attempt_ends_before_its_lease() {
     let store = TestStore::new(1);
     let sink = FakeSink::new(&store, |_| Act::end(SinkEnd::Hang));
     let policy = Policy { lease: FakeSink::TIMEOUT + SECOND / 2, ..policy() };
-    let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    let _instance = Instance::of_policy(&store, &sink, policy);
     schedule(&store, ["a"], Duration::ZERO);
     sleep(FakeSink::TIMEOUT + 200 * MILLI).await;
     assert_eq!((store.failures(&partition("r"), "a"), store.count(&partition("r"))), (1, (1, 0, 0)));

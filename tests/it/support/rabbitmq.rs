@@ -30,7 +30,7 @@ use tokio::{
 use super::{Authority, port::Port, servers};
 
 /// Maximum duration of a start on a busy machine; an idle one takes 4 to 9 s.
-const START: Duration = Duration::from_secs(150);
+const START: Duration = Duration::from_secs(90);
 /// Maximum wait for one answer.
 const ANSWER: Duration = Duration::from_secs(5);
 /// Pause between two polls of a node that starts.
@@ -197,11 +197,12 @@ impl RabbitMq {
         let mut command = self.with_environment(servers::erl_call());
         command.args(["-sname", "punctual@localhost", "-c", &cookie, "-e"]);
         let mut command = tokio::process::Command::from(command);
-        let mut call = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("erl_call is installed");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut call = command.spawn().expect("erl_call is installed");
         let mut input = call.stdin.take().expect("a pipe");
         input.write_all(format!("{expression}.\n").as_bytes()).await.expect("it reads");
         drop(input);
-        let output = call.wait_with_output().await.expect("it ends");
+        let output = timeout(START, call.wait_with_output()).await.expect("the node answers").expect("it ends");
         let text = String::from_utf8_lossy(&output.stdout);
         let value = text.trim().strip_prefix("{ok, ").and_then(|text| text.strip_suffix('}'));
         value.unwrap_or_else(|| panic!("{expression}: {text}")).to_owned()

@@ -25,6 +25,7 @@ __attribute__((constructor)) static void map_ports(void) {
     int file = path && bus ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     void *mapped = file < 0 ? MAP_FAILED : mmap(NULL, 2 * sizeof *cut, PROT_READ, MAP_SHARED, file, 0);
     if (mapped == MAP_FAILED) _exit(97);
+    close(file);
     own = (uint16_t)atoi(bus);
     cut = mapped;
 }
