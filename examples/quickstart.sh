@@ -31,7 +31,9 @@ found=$(cut -d' ' -f2 <<<"$version")
 "$root/.ci/need" build redis-server=redis-server ||
     fail "packages are missing (see above): install them, or run this as root, or with sudo installed"
 echo "building (a few minutes the first time)"
-# Builds only the program, without optimisation: this takes half the time, and ten messages do not need optimisation.
+# Builds only the program, without optimisation: this takes half the time, and ten messages do not need optimisation. Where nothing
+# was built before, it also leaves out files for the next build and line numbers for backtraces, like tests/run.sh.
+(cd "$root" && [ -d "${CARGO_TARGET_DIR:-target}/debug/incremental" ]) || export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=0
 (cd "$root" && cargo build --locked --bin punctual) ||
     fail "the build failed (see above): it downloads crates from crates.io"
 built=$(cd "$root" && cd "${CARGO_TARGET_DIR:-target}" && pwd)/debug
