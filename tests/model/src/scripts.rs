@@ -231,7 +231,7 @@ fn value_of(lua: &Lua, reply: &Reply) -> mlua::Result<Value> {
         Reply::Bulk(bytes) => Value::String(lua.create_string(bytes)?),
         Reply::Status(text) => return single("ok", text),
         Reply::Error(text) => return single("err", text),
-        Reply::Array(all) => {
+        Reply::Array(all) | Reply::Push(all) => {
             let table = lua.create_table_with_capacity(all.len(), 0)?;
             for (n, one) in all.iter().enumerate() {
                 table.raw_set(n + 1, value_of(lua, one)?)?;

@@ -29,6 +29,8 @@ pub struct Host {
 
 struct Subscriber {
     link: u64,
+    /// With SSUBSCRIBE.
+    is_sharded: bool,
     channel: Vec<u8>,
     messages: UnboundedSender<Reply>,
 }
@@ -76,20 +78,22 @@ impl Host {
                 let part = |number: u64| Reply::bulk(number.to_string());
                 Some(Reply::Array(vec![part(now / 1_000_000), part(now % 1_000_000)]))
             }
-            (b"PUBLISH" | b"SPUBLISH", [channel, message]) => Some(Reply::count(self.publish(channel, message))),
+            (b"PUBLISH", [channel, message]) => Some(Reply::count(self.publish(channel, message, false))),
+            (b"SPUBLISH", [channel, message]) => Some(Reply::count(self.publish(channel, message, true))),
             (b"PUBLISH" | b"SPUBLISH", _) => Some(commands::wrong_number("publish")),
             _ => commands::run(&mut self.keyspace, command),
         }
     }
 
     /// Returns the number of subscriptions.
-    fn publish(&mut self, channel: &[u8], message: &[u8]) -> usize {
+    fn publish(&mut self, channel: &[u8], message: &[u8], is_sharded: bool) -> usize {
         if self.loses_messages {
             return 0;
         }
-        let parts = [&b"message"[..], channel, message].map(Reply::bulk);
+        let kind = if is_sharded { &b"smessage"[..] } else { b"message" };
+        let parts = [kind, channel, message].map(Reply::bulk);
         self.subscribers.retain(|one| !one.messages.is_closed());
-        let of_channel = self.subscribers.iter().filter(|one| one.channel == channel);
+        let of_channel = self.subscribers.iter().filter(|one| one.channel == channel && one.is_sharded == is_sharded);
         of_channel.filter(|one| one.messages.send(Reply::Array(parts.to_vec())).is_ok()).count()
     }
 }
@@ -169,11 +173,8 @@ impl Server {
     /// number of the command that fails.
     pub fn execute_failing(&self, command: &[Vec<u8>], fails_at: impl FnOnce(u32) -> Option<u32>) -> Reply {
         let Some((name, arguments)) = command.split_first() else { return Reply::error("ERR empty command") };
-        if let Some(replies) = &*self.replies.lock() {
-            let words: Vec<_> = command.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-            if let Some(reply) = replies(&words) {
-                return reply;
-            }
+        if let Some(reply) = self.given(command) {
+            return reply;
         }
         match (&name.to_ascii_uppercase()[..], arguments) {
             (b"EVALSHA", [sha, number, rest @ ..]) => {
@@ -194,6 +195,13 @@ impl Server {
                 host.execute(command).unwrap_or_else(unknown)
             }
         }
+    }
+
+    /// The reply that a test gives.
+    fn given(&self, command: &[Vec<u8>]) -> Option<Reply> {
+        let replies = self.replies.lock();
+        let words = command.iter().map(|word| String::from_utf8_lossy(word).into_owned());
+        replies.as_ref().and_then(|replies| replies(&words.collect::<Vec<_>>()))
     }
 
     fn script(&self, sub: &[u8], arguments: &[Vec<u8>]) -> Reply {
@@ -236,8 +244,8 @@ impl Server {
         self.host.lock().keyspace.drop_last(count)
     }
 
-    fn subscribe(&self, link: u64, channel: &[u8], messages: &UnboundedSender<Reply>) {
-        let subscriber = Subscriber { link, channel: channel.to_vec(), messages: messages.clone() };
+    fn subscribe(&self, link: u64, channel: &[u8], is_sharded: bool, messages: &UnboundedSender<Reply>) {
+        let subscriber = Subscriber { link, is_sharded, channel: channel.to_vec(), messages: messages.clone() };
         self.host.lock().subscribers.push(subscriber);
     }
 

@@ -10,6 +10,8 @@ pub enum Reply {
     /// The text of an error, which begins with its code.
     Error(String),
     Array(Vec<Reply>),
+    /// Sent without a command, on a link that speaks RESP3.
+    Push(Vec<Reply>),
 }
 
 impl Reply {
@@ -37,7 +39,13 @@ impl Reply {
         Self::Error(text.into())
     }
 
-    /// Appends the reply as RESP2.
+    /// An array as a push.
+    #[must_use]
+    pub fn pushed(self) -> Self {
+        if let Self::Array(all) = self { Self::Push(all) } else { self }
+    }
+
+    /// Appends the reply as RESP2, and pushes as RESP3.
     pub fn encode(&self, to: &mut Vec<u8>) {
         let mut line = |kind: char, text: &str| to.extend_from_slice(format!("{kind}{text}\r\n").as_bytes());
         match self {
@@ -50,8 +58,9 @@ impl Reply {
                 to.extend_from_slice(bytes);
                 to.extend_from_slice(b"\r\n");
             }
-            Self::Array(all) => {
-                line('*', &all.len().to_string());
+            Self::Array(all) | Self::Push(all) => {
+                let kind = if matches!(self, Self::Push(_)) { '>' } else { '*' };
+                line(kind, &all.len().to_string());
                 for one in all {
                     one.encode(to);
                 }

@@ -235,6 +235,44 @@ mod tests {
     }
 
     #[test]
+    fn the_state_of_a_server_is_known_by_its_error() {
+        for (line, no_master, loading, cluster, down) in [
+            ("READONLY You can't write against a read only replica.", true, false, false, false),
+            ("MASTERDOWN Link with MASTER is down", true, false, false, false),
+            ("LOADING Redis is loading the dataset in memory", true, true, false, false),
+            ("CLUSTERDOWN Hash slot not served", false, false, true, true),
+            ("TRYAGAIN Multiple keys request during rehashing of slot", false, false, true, true),
+            ("CROSSSLOT Keys in request don't hash to the same slot", false, false, true, false),
+            ("MOVED 3999 127.0.0.1:6381", false, false, true, false),
+            ("ASK 3999 127.0.0.1:6381", false, false, true, false),
+            ("OOM command not allowed when used memory > 'maxmemory'.", false, false, false, false),
+            ("PUNCTUAL absent no such message", false, false, false, false),
+        ] {
+            let error = classify_line(line);
+            let found = (is_no_master(&error), is_loading(&error), is_of_cluster(&error), is_cluster_down(&error));
+            assert_eq!(found, (no_master, loading, cluster, down), "{line}");
+            assert_eq!(is_lost(&error), no_master, "{line}");
+        }
+        for (kind, lost) in [(NO_ANSWER, true), (NO_LINK, true), (IO, true), ("reply", false), ("other", false)] {
+            assert_eq!(is_lost(&StoreError::Unavailable { kind, text: String::new() }), lost, "{kind}");
+        }
+    }
+
+    #[test]
+    fn errors_of_the_client_have_kinds_of_their_own() {
+        for (error, expected) in [
+            (RedisError::from((ErrorKind::Io, "broken pipe")), IO),
+            (RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut)), NO_ANSWER),
+            (RedisError::from((ErrorKind::AuthenticationFailed, "wrong password")), "auth"),
+            (RedisError::from((ErrorKind::UnexpectedReturnType, "not a number")), "reply"),
+            (RedisError::from((ErrorKind::Parse, "not a reply")), "reply"),
+            (RedisError::from((ErrorKind::Client, "closed")), "other"),
+        ] {
+            assert!(matches!(classify(&error), StoreError::Unavailable { kind, .. } if kind == expected), "{error}");
+        }
+    }
+
+    #[test]
     fn a_denied_key_is_distinguished_from_a_denied_command() {
         for (line, expected) in [
             ("NOPERM this user has no permissions to run the 'rpush' command or its subcommand", false),

@@ -13,6 +13,8 @@ mod mastership;
 mod sentinel;
 mod servers;
 mod slots;
+#[cfg(test)]
+pub mod tests;
 mod topology;
 mod upstream;
 

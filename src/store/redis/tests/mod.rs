@@ -1,6 +1,7 @@
 //! The store over a model of Redis, on the paused clock.
 
 mod reading;
+mod shards;
 mod waking;
 
 use std::{sync::Arc, time::Duration};

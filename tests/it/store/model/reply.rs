@@ -30,7 +30,7 @@ impl From<&Reply> for Shown {
             Reply::Bulk(bytes) => Self::Text(text(bytes)),
             Reply::Status(status) => Self::Status(status.replace(['\r', '\n'], " ")),
             Reply::Error(error) => Self::Error(error.split(' ').next().unwrap_or_default().to_owned()),
-            Reply::Array(all) => {
+            Reply::Array(all) | Reply::Push(all) => {
                 let all: Vec<_> = all.iter().map(Self::from).collect();
                 // The client returns an error in an array in place of the array.
                 let error = all.iter().find(|one| matches!(one, Self::Error(_))).cloned();

@@ -127,14 +127,15 @@ impl Links {
         mut commands: mpsc::UnboundedReceiver<(Instant, Vec<Vec<u8>>)>,
         replies: &mpsc::UnboundedSender<(Instant, Reply)>,
     ) {
-        let (messages, mut to_subscriber) = mpsc::unbounded_channel();
+        let (messages, mut to_subscriber): Queue<Reply> = mpsc::unbounded_channel();
         let mut leaves = Instant::now();
+        let mut is_resp3 = false;
         loop {
             let (arrives, command) = tokio::select! {
                 biased;
                 Some(message) = to_subscriber.recv() => {
                     leaves = leaves.max(Instant::now() + self.latency());
-                    let _ = replies.send((leaves, message));
+                    let _ = replies.send((leaves, if is_resp3 { message.pushed() } else { message }));
                     continue;
                 }
                 command = commands.recv() => match command {
@@ -147,9 +148,11 @@ impl Links {
             if matches!(fate, Fate::Lost) {
                 return;
             }
+            is_resp3 |= command.starts_with(&[b"HELLO".to_vec(), b"3".to_vec()]);
+            let is_push = is_resp3 && command[0].to_ascii_uppercase().ends_with(b"SUBSCRIBE");
             for reply in self.reply(link, &command, &messages, share) {
                 leaves = leaves.max(Instant::now() + self.latency());
-                let _ = replies.send((leaves, reply));
+                let _ = replies.send((leaves, if is_push { reply.pushed() } else { reply }));
                 if !matches!(fate, Fate::Answered) {
                     break;
                 }
@@ -173,10 +176,14 @@ impl Links {
         let confirmed =
             |kind: &str, channel: &[u8]| Reply::Array(vec![Reply::bulk(kind), Reply::bulk(channel), Reply::Int(1)]);
         match &name[..] {
-            b"SUBSCRIBE" => {
+            b"SUBSCRIBE" | b"SSUBSCRIBE" => {
+                if let Some(reply) = self.server.given(command) {
+                    return vec![reply];
+                }
+                let is_sharded = name.len() > b"SUBSCRIBE".len();
                 let subscribe = |channel: &Vec<u8>| {
-                    self.server.subscribe(link, channel, messages);
-                    confirmed("subscribe", channel)
+                    self.server.subscribe(link, channel, is_sharded, messages);
+                    confirmed(if is_sharded { "ssubscribe" } else { "subscribe" }, channel)
                 };
                 command[1..].iter().map(subscribe).collect()
             }
@@ -186,6 +193,9 @@ impl Links {
                     confirmed("unsubscribe", channel)
                 };
                 command[1..].iter().map(unsubscribe).collect()
+            }
+            b"HELLO" if command.get(1).is_some_and(|version| version == b"3") => {
+                vec![Reply::Array(vec![Reply::bulk("proto"), Reply::Int(3)])]
             }
             _ => {
                 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small number")]

@@ -1,0 +1,179 @@
+//! Wake-ups on a cluster: one subscription on each primary, for its slots.
+
+use super::{
+    super::{
+        connection::{
+            Cluster, ServerAddress, Topology, slot_of,
+            tests::{
+                Peer,
+                cluster::{Members, map},
+                until,
+            },
+        },
+        keys::PartitionKeys,
+    },
+    *,
+};
+use crate::store::WakeReason;
+
+/// Three partitions, one on each server.
+struct Shards {
+    members: Members,
+    cluster: Arc<Cluster>,
+    listener: Arc<WakeListener>,
+    signals: Vec<Arc<WakeSignal>>,
+    running: tokio::task::JoinHandle<()>,
+}
+
+const PREFIX: &str = "p";
+
+fn partition_at(index: u16) -> Partition {
+    Partition { route: "r".into(), index, count: 3 }
+}
+
+/// The sharded channel of a partition.
+fn channel(index: u16) -> String {
+    PartitionKeys::on_cluster(PREFIX, &partition_at(index)).wake
+}
+
+/// The reason of the next notification; `None` if there is none soon.
+async fn reason(signal: &WakeSignal) -> Option<WakeReason> {
+    tokio::time::timeout(Duration::from_millis(100), signal.notified()).await.ok()
+}
+
+/// Returns how many connections got the message.
+fn publish(peer: &Peer, command: &str, channel: &str) -> i64 {
+    let command = [command, channel, "zadd"].map(|word| word.as_bytes().to_vec());
+    let Reply::Int(count) = peer.server.execute(&command) else { panic!("a count") };
+    count
+}
+
+impl Shards {
+    /// `prepare` is called before the listener runs.
+    async fn start(prepare: impl FnOnce(&Members)) -> Self {
+        let members = Members::start::<3>().await;
+        prepare(&members);
+        let cluster = members.cluster();
+        cluster.refresh(tokio::time::Instant::now()).await.unwrap();
+        let listener = Arc::new(WakeListener::new(Topology::Cluster(cluster.clone())));
+        let signals = (0..3).map(|index| listener.signal(PREFIX, &partition_at(index))).collect();
+        let running = listener.clone();
+        let running = tokio::spawn(async move { running.run().await });
+        let shards = Self { members, cluster, listener, signals, running };
+        for index in 1..3 {
+            shards.move_to(index, usize::from(index));
+        }
+        shards
+    }
+
+    fn move_to(&self, index: u16, place: usize) {
+        let owner: &ServerAddress = self.members.address(place);
+        self.cluster.moved(slot_of(channel(index).as_bytes()), owner.clone());
+    }
+
+    fn peer(&self, place: usize) -> &Peer {
+        &self.members.peers[place]
+    }
+
+    fn listens(&self, index: u16, place: usize) -> bool {
+        self.signals[usize::from(index)].is_listening() && publish(self.peer(place), "SPUBLISH", &channel(index)) == 1
+    }
+
+    async fn listening(&self) {
+        until("all listen", || (0..3).all(|index| self.listens(index, usize::from(index)))).await;
+        for signal in &self.signals {
+            while reason(signal).await.is_some() {}
+        }
+    }
+}
+
+impl Drop for Shards {
+    fn drop(&mut self) {
+        self.running.abort();
+    }
+}
+
+#[tokio::test]
+async fn a_signal_hears_of_its_partition_on_the_server_of_its_slot_by_both_channels() {
+    let shards = Shards::start(|_| ()).await;
+    shards.listening().await;
+    for index in 0..3 {
+        let (peer, signals) = (shards.peer(usize::from(index)), &shards.signals);
+        for (command, channel) in [
+            ("SPUBLISH", channel(index)),
+            // Programs that call produce.lua publish there.
+            ("PUBLISH", PartitionKeys::new(PREFIX, &partition_at(index)).wake),
+        ] {
+            assert_eq!(publish(peer, command, &channel), 1, "{channel}");
+            assert_eq!(reason(&signals[usize::from(index)]).await, Some(WakeReason::HeadEarlier), "{channel}");
+        }
+    }
+    for signal in &shards.signals {
+        assert_eq!(reason(signal).await, None);
+    }
+}
+
+#[tokio::test]
+async fn a_moved_slot_is_subscribed_to_on_its_new_server_and_others_stay() {
+    let shards = Shards::start(|_| ()).await;
+    shards.listening().await;
+    let mut subscriptions = shards.listener.subscriptions();
+    let before = *subscriptions.borrow_and_update();
+    let of_third = shards.peer(2).count("SSUBSCRIBE");
+    shards.move_to(0, 1);
+    until("it listens there", || shards.listens(0, 1) && shards.listens(1, 1)).await;
+    until("it is left", || publish(shards.peer(0), "SPUBLISH", &channel(0)) == 0).await;
+    assert!(shards.listens(2, 2));
+    assert_eq!((*subscriptions.borrow(), shards.peer(2).count("SSUBSCRIBE")), (before + 1, of_third));
+    assert_eq!(reason(&shards.signals[0]).await, Some(WakeReason::Subscription));
+
+    // Another instance of the same partition.
+    reason(&shards.signals[2]).await;
+    let other = Arc::<WakeSignal>::default();
+    shards.listener.also_notify(PREFIX, &partition_at(2), &other);
+    until("both listen", || other.is_listening() && shards.listens(2, 2)).await;
+    for signal in [&other, &shards.signals[2]] {
+        reason(signal).await;
+    }
+    publish(shards.peer(2), "SPUBLISH", &channel(2));
+    for signal in [&other, &shards.signals[2]] {
+        assert_eq!(reason(signal).await, Some(WakeReason::HeadEarlier));
+    }
+    shards.listener.forget(&[other, shards.signals[2].clone()]);
+    until("it is left", || publish(shards.peer(2), "SPUBLISH", &channel(2)) == 0).await;
+}
+
+#[tokio::test]
+async fn a_server_without_sharded_channels_is_subscribed_to_by_ordinary_ones() {
+    let shards = Shards::start(|members| {
+        for (place, error) in [(0, "ERR unknown command 'SSUBSCRIBE'"), (1, "MOVED 1 127.0.0.1:1")] {
+            let owner = members.named[place].clone();
+            members.peers[place].replies(move |command| {
+                if command.starts_with("SSUBSCRIBE") { Some(Reply::error(error)) } else { map(&owner, command) }
+            });
+        }
+    })
+    .await;
+    until("it listens", || shards.signals[0].is_listening()).await;
+    until("the refusal came", || shards.peer(1).count("SSUBSCRIBE") > 0).await;
+    reason(&shards.signals[0]).await;
+    assert_eq!(publish(shards.peer(0), "PUBLISH", &channel(0)), 1);
+    assert_eq!(reason(&shards.signals[0]).await, Some(WakeReason::HeadEarlier));
+    // The other server has them, and not this slot.
+    assert!(!shards.signals[1].is_listening());
+    assert_eq!(publish(shards.peer(1), "PUBLISH", &channel(1)), 0);
+}
+
+#[tokio::test]
+async fn a_lost_subscription_of_one_server_is_known_and_made_again() {
+    let shards = Shards::start(|_| ()).await;
+    shards.listening().await;
+    let of_others = || [0, 2].map(|place| shards.peer(place).count("SSUBSCRIBE"));
+    let before = of_others();
+    shards.peer(1).links.end_all();
+    until("it is lost", || !shards.signals[1].is_listening()).await;
+    assert!(shards.signals[0].is_listening() && shards.signals[2].is_listening());
+    assert_eq!(reason(&shards.signals[1]).await, Some(WakeReason::Subscription));
+    until("it is made again", || shards.listens(1, 1)).await;
+    assert_eq!(of_others(), before);
+}
