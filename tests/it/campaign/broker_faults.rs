@@ -30,8 +30,9 @@ pub async fn run(planned: &Planned, world: &World, faults: &Faults) {
 async fn restart(planned: &Planned, brokers: &Brokers, faults: &Faults) {
     let is_killed = planned.instance == 0;
     let detail = format!("{} for {:?}", if is_killed { "killed" } else { "stopped" }, planned.lasts);
-    if planned.kind == Kind::Kafka {
-        let Ok(mut kafka) = brokers.kafka.try_lock() else { return };
+    if matches!(planned.kind, Kind::Kafka | Kind::Leader) {
+        let broker = if planned.kind == Kind::Kafka { &brokers.kafka } else { &brokers.second };
+        let Ok(mut kafka) = broker.try_lock() else { return };
         let fault = faults.begin(planned.kind, detail);
         if is_killed {
             kafka.kill();

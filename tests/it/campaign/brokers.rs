@@ -1,4 +1,4 @@
-//! A broker of Kafka and one of RabbitMQ, with what arrived there.
+//! Two brokers of Kafka and one of RabbitMQ, with what arrived there.
 
 use std::{
     collections::HashSet,
@@ -32,7 +32,10 @@ use crate::{
 
 /// The topic, the exchange and the queue.
 pub const NAME: &str = "campaign";
-const PARTITIONS: i32 = 3;
+/// The brokers of the partitions of the topic: the second one has a partition alone.
+const NODES: [i32; 3] = [1, 2, 1];
+/// Partitions of the topic of the source, which are all on the first broker.
+const INPUT_PARTITIONS: i32 = 3;
 /// Between two looks at an empty queue.
 const PAUSE: Duration = Duration::from_millis(10);
 /// For one answer of RabbitMQ.
@@ -42,6 +45,7 @@ const MAX_READ: Duration = Duration::from_secs(30);
 
 pub struct Brokers {
     pub kafka: Turn<Broker>,
+    pub second: Turn<Broker>,
     pub rabbitmq: Turn<RabbitMq>,
     kafka_address: String,
     rabbitmq_port: u16,
@@ -59,14 +63,16 @@ impl Brokers {
         }
         let (kafka, rabbitmq) = (Broker::start().await?, RabbitMq::start().await);
         let kafka_address = kafka.address();
-        kafka::create_topic(&kafka_address, NAME, PARTITIONS, &[("message.timestamp.type", "LogAppendTime")]).await;
-        kafka::create_topic(&kafka_address, INPUT, PARTITIONS, &[]).await;
+        kafka::create_topic(&kafka_address, INPUT, INPUT_PARTITIONS, &[]).await;
+        let second = kafka.join().await;
+        kafka::create_topic_on(&kafka_address, NAME, &NODES).await;
         rabbitmq.declare(NAME, NAME).await;
         rabbitmq.declare(INPUT, INPUT).await;
         let (taken, rabbitmq_port) = (Arc::<Mutex<Vec<Arrival>>>::default(), rabbitmq.port());
         let taking = tokio::spawn(take(rabbitmq_port, Arc::clone(&taken)));
         Some(Self {
             kafka: Turn::new(kafka),
+            second: Turn::new(second),
             rabbitmq: Turn::new(rabbitmq),
             kafka_address,
             rabbitmq_port,

@@ -3,7 +3,7 @@
 use super::store::Shape;
 
 /// Kinds of faults, each with the mean time between two of them in milliseconds.
-pub const KINDS: [(Kind, u64); 25] = [
+pub const KINDS: [(Kind, u64); 26] = [
     (Kind::Kill, 8000),
     (Kind::Stop, 10_000),
     (Kind::Terminate, 9000),
@@ -29,6 +29,8 @@ pub const KINDS: [(Kind, u64); 25] = [
     (Kind::Slots, 15_000),
     (Kind::OtherRedis, 30_000),
     (Kind::OtherRedisNetwork, 25_000),
+    // Last, so that the other kinds of a seed stay as they were.
+    (Kind::Leader, 60_000),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,6 +66,8 @@ pub enum Kind {
     /// The Redis of a list of its own.
     OtherRedis,
     OtherRedisNetwork,
+    /// The second broker of Kafka, and with it the leader of one partition.
+    Leader,
 }
 
 impl Kind {
@@ -95,6 +99,7 @@ impl Kind {
             Self::Slots => "slots",
             Self::OtherRedis => "other-redis",
             Self::OtherRedisNetwork => "other-redis-network",
+            Self::Leader => "leader",
         }
     }
 
@@ -125,7 +130,7 @@ impl Kind {
             | Self::FailOver
             | Self::CutOff => true,
             // It has stored what it did not confirm any more.
-            Self::Kafka => route == "topic",
+            Self::Kafka | Self::Leader => route == "topic",
             Self::RabbitMq | Self::RabbitMqNetwork | Self::Exchange | Self::FullQueue => route == "queue",
             Self::OtherRedis | Self::OtherRedisNetwork => route == "elsewhere",
             Self::EndpointNetwork => !matches!(route, "jobs" | "elsewhere" | "topic" | "queue"),
