@@ -35,6 +35,8 @@ pub mod cli;
 mod fuzz;
 #[doc(hidden)]
 pub mod incidents;
+#[cfg(test)]
+mod log_lines;
 #[doc(hidden)]
 pub mod metrics;
 #[doc(hidden)]

@@ -130,60 +130,34 @@ async fn warn_of_unconfigured(queue: &Queue) {
 mod tests {
     use std::collections::BTreeMap;
 
-    use tokio::time::{advance, pause, resume, timeout};
+    use punctual_model::Keyspace;
 
     use super::*;
-    use crate::{
-        app::embedded::Embedded,
-        store::redis::{RedisStore, RouteSettings, connection::Connection},
-    };
+    use crate::store::redis::{RouteSettings, simulated::Simulated};
 
-    /// Timeout of an event that is due at once.
-    const SOON: Duration = Duration::from_secs(10);
-
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn an_emptied_redis_is_prepared_again_after_a_reconnect_a_resubscription_and_a_minute() {
-        let directory = tempfile::tempdir().unwrap();
-        let embedded = Embedded::start(directory.path()).await.unwrap();
-        let client = redis::Client::open(embedded.url()).unwrap();
-        let connection = Arc::new(Connection::new(client.clone(), SOON));
-        let store = Arc::new(RedisStore::new(connection, "p", [RouteSettings::plain("r", 100)]));
-        let queue = Arc::new(Queue::new(store.clone(), &BTreeMap::new(), false));
+        let redis = Simulated::start([RouteSettings::plain("r", 100)]).await;
+        let queue = Arc::new(Queue::new(redis.store.clone(), &BTreeMap::new(), false));
         let (generations, subscriptions) = (watch::Sender::new(0), watch::Sender::new(0));
         let ((prepared, is_prepared), incidents) = (oneshot::channel(), Incidents::default());
         let keeping =
             tokio::spawn(keep(queue, generations.subscribe(), subscriptions.subscribe(), prepared, incidents));
-        timeout(SOON, is_prepared).await.expect("it is prepared").unwrap();
-        // Half a second, the default, is short on a machine that is busy with other tests.
-        let patient = redis::AsyncConnectionConfig::new().set_response_timeout(Some(SOON));
-        let mut raw = client.get_multiplexed_async_connection_with_config(&patient).await.unwrap();
+        is_prepared.await.unwrap();
+        let is_empty = async || redis.store.known_routes().await.unwrap().is_empty();
+        let second = Duration::from_secs(1);
         for what in ["reconnect", "resubscription", "minute"] {
-            // `BLPOP` keeps every connection but this one idle for a second.
-            let busy = async |raw: &mut redis::aio::MultiplexedConnection| {
-                let list: String = redis::cmd("CLIENT").arg("LIST").query_async(raw).await.unwrap();
-                list.lines().filter(|line| line.contains(" idle=0 ")).count()
-            };
-            while busy(&mut raw).await > 1 {
-                sleep(Duration::from_millis(20)).await;
-            }
-            let () = redis::cmd("FLUSHALL").query_async(&mut raw).await.unwrap();
+            redis.server.keys(Keyspace::clear);
+            sleep(CHECK_INTERVAL - 2 * second).await;
+            assert!(is_empty().await, "it is prepared before a {what}");
             match what {
                 "reconnect" => generations.send_modify(|generation| *generation += 1),
                 "resubscription" => subscriptions.send_modify(|generation| *generation += 1),
-                _ => {
-                    pause();
-                    advance(CHECK_INTERVAL).await;
-                    resume();
-                }
+                _ => sleep(2 * second).await,
             }
-            let again = async {
-                while store.known_routes().await.unwrap().is_empty() {
-                    sleep(Duration::from_millis(10)).await;
-                }
-            };
-            assert!(timeout(SOON, again).await.is_ok(), "it is not prepared after a {what}");
+            sleep(second).await;
+            assert!(!is_empty().await, "it is not prepared after a {what}");
         }
         keeping.abort();
-        embedded.stop().await;
     }
 }

@@ -1,4 +1,4 @@
-use std::{future::ready, io};
+use std::future::ready;
 
 use tokio::{
     task::JoinHandle,
@@ -7,25 +7,11 @@ use tokio::{
 use tracing::subscriber::DefaultGuard;
 
 use super::*;
-
-/// Collects the log of this thread.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
+use crate::log_lines::LogLines;
 
 struct Fixture {
     incidents: Incidents,
-    log: Log,
+    log: LogLines,
     begun: Instant,
     reporting: JoinHandle<()>,
     _guard: DefaultGuard,
@@ -34,15 +20,7 @@ struct Fixture {
 impl Fixture {
     /// Reports 7 waiting messages for every subject.
     fn new() -> Self {
-        let (log, incidents) = (Log::default(), Incidents::default());
-        let writer = log.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_ansi(false)
-            .without_time()
-            .with_target(false)
-            .with_writer(move || writer.clone())
-            .finish();
-        let guard = tracing::subscriber::set_default(subscriber);
+        let ((log, guard), incidents) = (LogLines::collect(), Incidents::default());
         let reported = incidents.clone();
         let reporting = tokio::spawn(async move { reported.report(|_| ready(Some(7))).await });
         Self { incidents, log, begun: Instant::now(), reporting, _guard: guard }
@@ -52,8 +30,7 @@ impl Fixture {
     async fn lines(&self) -> Vec<String> {
         // Lets the reporter run.
         sleep(Duration::from_millis(1)).await;
-        let bytes = std::mem::take(&mut *self.log.0.lock());
-        String::from_utf8(bytes).unwrap().lines().map(|line| line.trim().to_owned()).collect()
+        self.log.take()
     }
 
     /// Fails once a second, and returns the lines, each with its second.

@@ -74,30 +74,12 @@ fn escape(writer: &mut Writer<'_>, text: &str, quoted: bool) -> fmt::Result {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        io,
-        sync::{Arc, Mutex},
-    };
-
     use super::*;
-
-    #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Log {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::log_lines::LogLines;
 
     #[test]
     fn a_value_looks_the_same_however_it_was_given() {
-        let log = Log::default();
+        let log = LogLines::default();
         let writer = log.clone();
         let subscriber =
             tracing_subscriber::fmt().with_ansi(false).without_time().with_target(false).fmt_fields(Fields);
@@ -108,9 +90,8 @@ mod tests {
             tracing::info!(id = "7", shown = %"7", number = 7, float = -1.5, yes = true, none = None::<&str>);
             tracing::info!(error = %"\"x\" \\ \x1b[2J\u{202e}ü", took = ?std::time::Duration::from_secs(2), empty = "");
         });
-        let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-        let lines: Vec<_> =
-            log.lines().map(|line| line.trim_start_matches(" INFO ").trim_start_matches("INFO ")).collect();
+        let log = log.take();
+        let lines: Vec<_> = log.iter().map(|line| line.trim_start_matches("INFO ")).collect();
         assert_eq!(
             lines,
             [

@@ -43,6 +43,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_text_of_an_error_has_its_causes_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("{text}")]
+        struct Layer {
+            text: &'static str,
+            source: Option<Box<Layer>>,
+        }
+        let layer = |text, source: Option<Layer>| Layer { text, source: source.map(Box::new) };
+        let error = layer("a: b", Some(layer("b", Some(layer("c", None)))));
+        assert_eq!(causes(&error), "a: b: c");
+    }
+
+    #[test]
     fn each_status_has_its_outcome() {
         for code in 100..1000 {
             let expected = match code {

@@ -77,3 +77,27 @@ pub async fn wanted() {
         wanted.await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use tokio::{spawn, task::yield_now};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn idle_workers_give_their_permits_back_while_another_waits() {
+        assert!(!are_wanted());
+        let idle = spawn(wanted());
+        yield_now().await;
+        assert!(!idle.is_finished(), "none waits");
+        let waits = spawn(waiting(pending::<()>()));
+        idle.await.unwrap();
+        assert!(are_wanted());
+        wanted().await;
+        waits.abort();
+        waits.await.unwrap_err();
+        assert!(!are_wanted());
+    }
+}

@@ -5,7 +5,10 @@ use punctual_model::Reply;
 use tokio::time::{advance, sleep};
 
 use super::*;
-use crate::store::redis::{SafetyError, UNREGISTERED};
+use crate::{
+    log_lines::LogLines,
+    store::redis::{SafetyError, UNREGISTERED},
+};
 
 /// A server as it describes itself, and the commands that it got.
 #[derive(Clone)]
@@ -35,6 +38,8 @@ impl Described {
         let facts = self.facts.lock();
         let denied = |name: &str| Reply::error(format!("NOPERM no permissions to run the '{name}' command"));
         match &*command[0] {
+            "SCRIPT" if facts.contains_key("no SCRIPT") => Some(denied("script|load")),
+            "PUBLISH" if facts.contains_key("no PUBLISH") => Some(denied("publish")),
             "HELLO" if facts.contains_key("no HELLO") => Some(denied("hello")),
             "INFO" if facts.contains_key("no INFO") => Some(denied("info")),
             "HELLO" => {
@@ -218,4 +223,36 @@ async fn a_server_that_is_loading_will_be_ready() {
     server.unset("state");
     advance(Duration::from_secs(1)).await;
     bench.queue.prepare().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn rights_that_are_missing_are_logged_once_and_unsafe_settings_at_the_start() {
+    let bench = Bench::plain().await;
+    let server = Described::new(&bench);
+    let (log, _collecting) = LogLines::collect();
+    let denied = |lines: &[String]| ["SCRIPT LOAD", "PUBLISH"].map(|name| lines.iter().any(|line| line.contains(name)));
+    let queue = Queue::new(bench.redis.store.clone(), &BTreeMap::new(), true);
+    queue.prepare().await.unwrap();
+    let lines = log.take();
+    assert!(lines.iter().all(|line| line.starts_with("INFO ")), "{lines:?}");
+    for (name, expected) in [("no SCRIPT", [true, false]), ("no PUBLISH", [false, true])] {
+        server.set(name, "");
+        for expected in [expected, [false; 2]] {
+            bench.flush();
+            queue.prepare_again().await.unwrap();
+            assert_eq!(denied(&log.take()), expected, "{name}");
+        }
+    }
+    let page = bench.metrics.render();
+    assert!(page.contains("punctual_wakeups_denied_total 2"), "{page}");
+
+    server.set("maxmemory_policy", "volatile-lru");
+    Queue::new(bench.redis.store.clone(), &BTreeMap::new(), true).prepare().await.unwrap();
+    let lines = log.take();
+    assert!(lines.iter().any(|line| line.contains("redis evicts keys") && line.contains("volatile-lru")), "{lines:?}");
+    assert!(!lines.iter().any(|line| line.contains("unchecked")), "{lines:?}");
+    server.set("no INFO", "");
+    Queue::new(bench.redis.store.clone(), &BTreeMap::new(), true).prepare().await.unwrap();
+    let lines = log.take();
+    assert!(lines.iter().any(|line| line.contains("unchecked=\"eviction policy\"")), "{lines:?}");
 }

@@ -209,3 +209,20 @@ fn too_late() -> StoreError {
 fn dropped() -> StoreError {
     StoreError::Unavailable { kind: "shutdown", text: "it was not sent, or its answer is lost".into() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_has_as_many_messages_as_its_number_or_its_verdicts() {
+        for (reply, count) in [
+            (vec![Value::Int(7), Value::Int(1)], 7),
+            (vec![Value::BulkString(b"abc".to_vec())], 3),
+            (vec![Value::Nil], 0),
+            (vec![], 0),
+        ] {
+            assert_eq!(messages_of(&reply), count, "{reply:?}");
+        }
+    }
+}

@@ -188,3 +188,31 @@ fn unknown(kind: &'static str, text: &str) -> StoreError {
 fn link_lost() -> StoreError {
     unknown(NO_ANSWER, "the connection was lost before replicas confirmed it")
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::{super::simulated::Simulated, *};
+    use crate::log_lines::LogLines;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lack_of_replicas_is_logged_once_and_its_end_after_five_calm_seconds() {
+        let redis = Simulated::start([]).await;
+        let writes = Writes::new(Arc::new(redis.connection()).into(), None);
+        let (log, _collecting) = LogLines::collect();
+        let logged = |result: &Result<(), StoreError>| {
+            writes.note(result);
+            log.take().len()
+        };
+        let missing = Err(unknown(NO_REPLICAS, "1 of 2"));
+        assert_eq!((logged(&Ok(())), logged(&Err(link_lost()))), (0, 0));
+        assert_eq!((logged(&missing), logged(&missing), logged(&Ok(()))), (1, 0, 0));
+        advance(CALM / 2).await;
+        assert_eq!(logged(&missing), 0);
+        advance(CALM - Duration::from_millis(1)).await;
+        assert_eq!(logged(&Ok(())), 0, "it was missed since");
+        advance(Duration::from_millis(1)).await;
+        assert_eq!((logged(&Ok(())), logged(&Ok(())), logged(&missing)), (1, 0, 1));
+    }
+}

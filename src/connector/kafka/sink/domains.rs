@@ -91,3 +91,18 @@ impl PartitionCounts {
         self.0.lock()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_partition_of_each_topic_is_a_domain() {
+        let mut domains = BatchDomains::default();
+        for (topic, number, name) in [("a", 1, "a/1"), ("a", 2, "a/2"), ("b", 1, "b/1"), ("a", 1, "a/1")] {
+            assert_eq!(&*domains.get(topic, number), name);
+        }
+        let kept = domains.get("a", 1);
+        assert!(Arc::ptr_eq(&kept, &domains.get("a", 1)), "it is made once");
+    }
+}

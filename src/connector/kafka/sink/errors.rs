@@ -128,3 +128,27 @@ pub fn concerns_topic(code: Code) -> bool {
 pub fn may_be_another_record(code: Code) -> bool {
     REJECTED.contains(&code)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_is_of_the_record_the_topic_or_the_cluster() {
+        for (code, expected, of_topic, of_batch) in [
+            (Code::MessageSizeTooLarge, Some("rejected"), false, true),
+            (Code::InvalidRecord, Some("rejected"), false, true),
+            (Code::UnknownTopicOrPartition, Some("unavailable"), true, false),
+            (Code::UnknownTopic, Some("unavailable"), true, false),
+            (Code::TopicAuthorizationFailed, Some("unavailable"), true, false),
+            (Code::ClusterAuthorizationFailed, Some("unavailable"), false, false),
+            (Code::AllBrokersDown, Some("unavailable"), false, false),
+            (Code::ThrottlingQuotaExceeded, Some("throttled"), false, false),
+            (Code::PolicyViolation, Some("failed"), false, false),
+            (Code::Unknown, Some("failed"), false, false),
+        ] {
+            assert_eq!(outcome(code, String::new()).failure_kind(), expected, "{code}");
+            assert_eq!((concerns_topic(code), may_be_another_record(code)), (of_topic, of_batch), "{code}");
+        }
+    }
+}

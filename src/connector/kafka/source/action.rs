@@ -204,6 +204,9 @@ mod tests {
         assert!(
             matches!(action(large, Tombstones::Cancel, None, NOW), RecordAction::TooLarge(size) if size > MAX_STORED_BYTES)
         );
+        let value = Some(vec![0; MAX_STORED_BYTES - b"key".len()].into());
+        let largest = action(ConsumedRecord { value, ..record(&[]) }, Tombstones::Cancel, None, NOW);
+        assert!(matches!(largest, RecordAction::Take(SourceEntry::Schedule(_))));
         let invalid = action(record(&[("punctual-delay", b"?")]), Tombstones::Cancel, None, NOW);
         let RecordAction::Take(SourceEntry::Invalid(message, error)) = invalid else { panic!("{invalid:?}") };
         assert_eq!((message.id.as_str(), &error[..15]), ("t:3:7", "punctual-delay:"));

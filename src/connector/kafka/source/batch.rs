@@ -193,6 +193,29 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_can_be_cancelled_and_records_of_a_partition_leave_the_backlog() {
+        let mut buffer = BatchBuffer::default();
+        assert!(buffer.is_empty() && !buffer.is_in_flight());
+        buffer.push(record(0, 1, true));
+        assert!(!buffer.is_empty());
+        let mut batch = buffer.start_batch().expect("a batch");
+        assert!(!buffer.is_empty() && buffer.is_in_flight());
+        assert!(buffer.is_any_in_flight(|one| *one == partition(0)));
+        assert!(!buffer.is_any_in_flight(|one| *one == partition(1)));
+        for index in 0..2 {
+            buffer.push(FetchedRecord { bytes: MAX_BATCH_BYTES / 2, ..record(index, 2, true) });
+        }
+        assert!(!buffer.has_capacity());
+        buffer.remove(|one| *one == partition(0));
+        assert!(buffer.has_capacity());
+        assert_eq!(batch.cancelled.try_recv(), Err(oneshot::error::TryRecvError::Empty));
+        buffer.cancel();
+        assert_eq!(batch.cancelled.try_recv(), Err(oneshot::error::TryRecvError::Closed));
+        buffer.finish(false);
+        assert_eq!(ids(&buffer.start_batch().expect("a batch")), ["0-1", "1-2"]);
+    }
+
+    #[test]
     fn a_partition_advances_to_its_first_waiting_record_and_stored_records_are_not_sent_again() {
         let mut buffer = BatchBuffer::default();
         for (index, offset, has_entry) in

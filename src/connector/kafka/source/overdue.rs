@@ -53,3 +53,32 @@ impl SkippedRecords {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn skipped_records_are_logged_once_a_minute_and_counted_in_between() {
+        let mut skipped = SkippedRecords::default();
+        skipped.log("s");
+        assert_eq!(skipped.logged, None, "none was skipped");
+        for (passed, left) in [(0, 0), (59, 2), (1, 0), (30, 2)] {
+            advance(Duration::from_secs(passed)).await;
+            skipped.add();
+            skipped.add();
+            skipped.count = skipped.count.min(2);
+            skipped.log("s");
+            assert_eq!(skipped.count, left, "{passed}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_clock_of_redis_goes_on_by_the_monotonic_one() {
+        let clock = RedisClock { then: 1_700_000_000_000, read: Instant::now() };
+        advance(Duration::from_millis(1500)).await;
+        assert_eq!(clock.now(), 1_700_000_001_500);
+    }
+}

@@ -85,8 +85,17 @@ mod tests {
         // BigInteger.valueOf(1700000000123L).toByteArray()
         let java = [0x01, 0x8B, 0xCF, 0xE5, 0x68, 0x7B];
         assert_eq!(due(&record(&[(SPRING, &java)])), Ok(at(1_700_000_000_123)));
+        let padded = [0, 0, 0x01, 0x8B, 0xCF, 0xE5, 0x68, 0x7B];
+        assert_eq!(due(&record(&[(SPRING, &padded)])), Ok(at(1_700_000_000_123)));
         assert_eq!(due(&record(&[(SPRING, b"1"), (SPRING, b"1700000000123")])), Ok(at(1_700_000_000_123)));
         assert_eq!(due(&record(&[(SPRING, &java), (DELIVER_AT, b"0")])), Ok(at(0)), "the headers of punctual win");
+    }
+
+    #[test]
+    fn a_header_of_spring_without_a_value_is_named() {
+        let mut null = record(&[]);
+        null.headers.push((SPRING.to_owned(), None));
+        assert_eq!(due(&null), Err("retry_topic-backoff-timestamp: is null".into()));
     }
 
     #[test]

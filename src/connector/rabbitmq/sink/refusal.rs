@@ -70,7 +70,29 @@ impl Refusals {
 
 #[cfg(test)]
 mod tests {
+    use lapin::protocol::{AMQPError, AMQPHardError};
+
     use super::*;
+
+    #[test]
+    fn a_refusal_is_of_the_exchange_of_the_routing_key_or_of_the_message() {
+        let soft = |kind, text: &str| {
+            Error::from(ErrorKind::ProtocolError(AMQPError::new(AMQPErrorKind::Soft(kind), text.into())))
+        };
+        let to_exchange = "ACCESS_REFUSED - write access to exchange 'x' in vhost '/' refused";
+        let to_topic = "ACCESS_REFUSED - write access to topic 'k' in exchange 'x' in vhost '/' refused";
+        for (kind, text, expected) in [
+            (AMQPSoftError::ACCESSREFUSED, to_exchange, Refusal::Exchange),
+            (AMQPSoftError::ACCESSREFUSED, to_topic, Refusal::RoutingKey),
+            (AMQPSoftError::NOTFOUND, "NOT_FOUND - no exchange 'x' in vhost '/'", Refusal::Exchange),
+            (AMQPSoftError::PRECONDITIONFAILED, "PRECONDITION_FAILED - invalid expiration", Refusal::Message),
+        ] {
+            assert_eq!(Refusal::of(&soft(kind, text)), Some(expected), "{text}");
+        }
+        let hard = AMQPError::new(AMQPErrorKind::Hard(AMQPHardError::CONNECTIONFORCED), "closed".into());
+        assert_eq!(Refusal::of(&Error::from(ErrorKind::ProtocolError(hard))), None);
+        assert_eq!(Refusal::of(&Error::from(ErrorKind::ChannelsLimitReached)), None);
+    }
 
     #[test]
     fn a_refused_domain_is_known_until_it_is_removed_and_their_number_is_bounded() {

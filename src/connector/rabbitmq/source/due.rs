@@ -180,12 +180,16 @@ mod tests {
         let due = |value| by_headers(&table(vec![("x-delay", value)]));
         for (value, millis) in [
             (AMQPValue::ShortShortInt(5), 5),
+            (AMQPValue::ShortShortUInt(200), 200),
+            (AMQPValue::ShortInt(300), 300),
             (AMQPValue::ShortUInt(60_000), 60_000),
+            (AMQPValue::LongUInt(4_000_000_000), 4_000_000_000),
             (AMQPValue::LongInt(5000), 5000),
             (AMQPValue::LongLongInt(1 << 40), 1 << 40),
             (AMQPValue::Double(1.2), 2),
             (string(" 1500 "), 1500),
             (string("5m"), 300_000),
+            (AMQPValue::ShortString("6".into()), 6),
             (AMQPValue::ByteArray(b"7".to_vec().into()), 7),
             (decimal(0, 1500), 1500),
             (decimal(3, 1_500_000), 1500),

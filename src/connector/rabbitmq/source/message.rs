@@ -140,11 +140,10 @@ impl MessageReader {
     }
 }
 
-/// The key of the message's flow. An empty one is absent.
+/// The text or the integer of a header that names something; `None` for an absent or empty one.
 ///
 /// # Errors
 /// The header, and what is wrong with it.
-/// The text of a header that names something, or an integer; `None` for an absent or empty one.
 fn name(
     headers: &FieldTable,
     header: &str,
@@ -200,6 +199,7 @@ mod tests {
     use rand::{SeedableRng, rngs::StdRng};
 
     use super::*;
+    use crate::message::MAX_DEPTH;
 
     fn read(id_from: IdFrom, backoff: bool, key: &str, properties: BasicProperties) -> SourceEntry {
         let backoff = backoff.then(|| Backoff::new(Duration::from_secs(1), 2.0, Duration::from_mins(1), 0.0).unwrap());
@@ -268,6 +268,35 @@ mod tests {
         let odd =
             Properties { correlation_id: Some("a\nb".into()), r#type: Some("\0".into()), ..Properties::default() };
         assert_eq!(origin.properties, Some(odd));
+    }
+
+    #[test]
+    fn exchange_key_and_ids_of_the_producer_are_kept() {
+        let given = BasicProperties::default().with_cluster_id("c".into()).with_timestamp(7);
+        let metadata = scheduled(read(IdFrom::Ulid, false, "k", given)).metadata;
+        let origin = metadata.origin.unwrap();
+        assert_eq!((metadata.key.as_deref(), origin.exchange.as_deref()), (Some("k"), Some("x")));
+        assert_eq!((origin.cluster_id.as_deref(), origin.timestamp), (Some("c"), Some(7)));
+        let metadata = scheduled(read(IdFrom::Ulid, false, "", BasicProperties::default())).metadata;
+        assert_eq!((metadata.key, metadata.origin.unwrap().key_base64), (None, None));
+    }
+
+    #[test]
+    fn a_header_that_is_nested_too_deep_matters_only_if_it_is_kept() {
+        let nest = |inner, _| AMQPValue::FieldArray(vec![inner].into());
+        let unreadable = (0..=MAX_DEPTH).fold(AMQPValue::Void, nest);
+        for backoff in [false, true] {
+            let message = scheduled(read(IdFrom::Ulid, backoff, "k", headers(&[("CC", unreadable.clone())])));
+            assert!(message.metadata.headers.is_empty());
+            let entry = read(IdFrom::Ulid, backoff, "k", headers(&[("kept", unreadable.clone())]));
+            let SourceEntry::Invalid(_, problem) = entry else { panic!("{entry:?}") };
+            assert!(problem.starts_with("header `kept` "), "{problem}");
+            let kept = [(ROUND, AMQPValue::LongLongInt(1)), ("other", string("v"))];
+            let message = scheduled(read(IdFrom::Ulid, backoff, "k", headers(&kept)));
+            let typed: Vec<_> = message.metadata.headers.typed().map(|(name, _)| name).collect();
+            assert_eq!(typed, if backoff { &[][..] } else { &[ROUND] }, "the round is that of its backoff");
+            assert_eq!(message.metadata.headers.texts().collect::<Vec<_>>(), [("other", "v")]);
+        }
     }
 
     #[test]
