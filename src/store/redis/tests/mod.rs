@@ -1,5 +1,6 @@
 //! The store over a model of Redis, on the paused clock.
 
+mod partly;
 mod reading;
 mod shards;
 mod waking;

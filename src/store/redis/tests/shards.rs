@@ -147,9 +147,9 @@ async fn a_moved_slot_is_subscribed_to_on_its_new_server_and_others_stay() {
 async fn a_server_without_sharded_channels_is_subscribed_to_by_ordinary_ones() {
     let shards = Shards::start(|members| {
         for (place, error) in [(0, "ERR unknown command 'SSUBSCRIBE'"), (1, "MOVED 1 127.0.0.1:1")] {
-            let owner = members.named[place].clone();
+            let named = members.named[place].clone();
             members.peers[place].replies(move |command| {
-                if command.starts_with("SSUBSCRIBE") { Some(Reply::error(error)) } else { map(&owner, command) }
+                if command.starts_with("SSUBSCRIBE") { Some(Reply::error(error)) } else { map(&named, command) }
             });
         }
     })

@@ -2,25 +2,27 @@
 
 use super::*;
 
-/// All slots at one server, as `CLUSTER SLOTS` answers.
-fn slots(owner: &ServerAddress) -> Reply {
-    let server = Reply::Array(vec![Reply::bulk(&*owner.host), Reply::Int(owner.port.into())]);
-    Reply::Array(vec![Reply::Array(vec![Reply::Int(0), Reply::Int(16383), server])])
-}
-
-/// The server that one of them names as the owner of all slots.
-pub type Owner = Arc<Mutex<Option<ServerAddress>>>;
+/// The primaries that one of them names, each with the same number of slots.
+pub type Named = Arc<Mutex<Vec<ServerAddress>>>;
 
 /// The answer to the question for the map.
-pub fn map(owner: &Owner, command: &str) -> Option<Reply> {
-    if command == QUESTION { owner.lock().as_ref().map(slots) } else { None }
+pub fn map(named: &Named, command: &str) -> Option<Reply> {
+    let named = named.lock();
+    let count = i64::try_from(named.len()).unwrap().max(1);
+    let share = 16384 / count;
+    let range = |(place, primary): (i64, &ServerAddress)| {
+        let last = if place + 1 == count { 16383 } else { (place + 1) * share - 1 };
+        let server = Reply::Array(vec![Reply::bulk(&*primary.host), Reply::Int(primary.port.into())]);
+        Reply::Array(vec![Reply::Int(place * share), Reply::Int(last), server])
+    };
+    (command == QUESTION).then(|| Reply::Array((0..).zip(&*named).map(range).collect()))
 }
 
 /// Servers of a cluster.
 pub struct Members {
     pub peers: Vec<Peer>,
-    /// The owner that each of them names.
-    pub named: Vec<Owner>,
+    /// What each of them names.
+    pub named: Vec<Named>,
 }
 
 /// The question for the map.
@@ -31,20 +33,29 @@ impl Members {
     pub async fn start<const N: usize>() -> Self {
         let (mut peers, mut named) = (Vec::new(), Vec::new());
         for _ in 0..N {
-            let owner = Arc::new(Mutex::new(None));
-            let answer = owner.clone();
+            let of_one = Named::default();
+            let answer = of_one.clone();
             peers.push(Peer::start(move |command| map(&answer, command)).await);
-            named.push(owner);
+            named.push(of_one);
         }
         let members = Self { peers, named };
         members.name(0);
         members
     }
 
-    /// All servers name this one.
+    /// All servers name this one for all slots.
     pub fn name(&self, place: usize) {
+        self.name_each(vec![self.peers[place].address.clone()]);
+    }
+
+    /// All servers name each of them for its share.
+    pub fn spread(&self) {
+        self.name_each(self.peers.iter().map(|peer| peer.address.clone()).collect());
+    }
+
+    fn name_each(&self, primaries: Vec<ServerAddress>) {
         for of_one in &self.named {
-            *of_one.lock() = Some(self.peers[place].address.clone());
+            of_one.lock().clone_from(&primaries);
         }
     }
 
@@ -73,7 +84,7 @@ async fn the_owner_is_that_which_more_than_half_of_the_servers_name_although_oth
     let members = Members::start::<5>().await;
     // Two are cut off with the first one.
     for place in 2..5 {
-        *members.named[place].lock() = Some(members.address(4).clone());
+        *members.named[place].lock() = vec![members.address(4).clone()];
         slow(&members.peers[place]);
     }
     let cluster = members.cluster();
@@ -95,7 +106,7 @@ async fn a_silent_server_is_waited_for_only_without_the_agreement_of_more_than_h
     assert!(begun.elapsed() < ANSWER_TIMEOUT, "{:?}", begun.elapsed());
 
     // Three answer, and two of them agree: that is less than half of all.
-    *members.named[0].lock() = Some(members.address(1).clone());
+    *members.named[0].lock() = vec![members.address(1).clone()];
     let begun = Instant::now();
     cluster.refresh(begun).await.unwrap();
     assert!(begun.elapsed() >= ANSWER_TIMEOUT, "{:?}", begun.elapsed());

@@ -24,14 +24,14 @@ impl Redirections {
         redirections.0.lock().resize(N, None);
         let members = Members::start::<N>().await;
         for (place, peer) in members.peers.iter().enumerate() {
-            let (errors, owner) = (redirections.clone(), members.named[place].clone());
+            let (errors, named) = (redirections.clone(), members.named[place].clone());
             peer.replies(move |command| match command {
                 "GET k" => {
                     let error = errors.0.lock()[place].clone();
                     Some(error.map_or_else(|| Reply::bulk(place.to_string()), Reply::error))
                 }
                 "ASKING" => Some(Reply::ok()),
-                _ => map(&owner, command),
+                _ => map(&named, command),
             });
         }
         (members, redirections)

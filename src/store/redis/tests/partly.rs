@@ -1,0 +1,86 @@
+//! A store on a cluster of three servers, of which some lose their data or do not answer.
+
+use punctual_model::Keyspace;
+
+use super::{
+    super::{
+        connection::{
+            Servers,
+            tests::cluster::{Members, map},
+        },
+        route::Registration,
+    },
+    *,
+};
+
+/// Each server has some of them.
+const PARTITIONS: u16 = 12;
+
+async fn start() -> (Members, RedisStore) {
+    let members = Members::start::<3>().await;
+    members.spread();
+    let servers = Servers::of_cluster(members.cluster(), Duration::from_secs(1));
+    let store = RedisStore::new(servers, "p", [RouteSettings { partitions: PARTITIONS, ..route() }]);
+    assert_eq!((store.is_registered().await, store.is_partly_open().await), (Ok(false), false));
+    assert_eq!(registered(&store).await, [Registration::Created]);
+    assert_eq!((store.is_registered().await, store.is_partly_open().await), (Ok(true), true));
+    (members, store)
+}
+
+async fn registered(store: &RedisStore) -> Vec<Registration> {
+    store.register().await.unwrap().routes.into_iter().map(|(_, registration)| registration).collect()
+}
+
+#[tokio::test]
+async fn each_primary_is_asked_for_one_of_its_partitions() {
+    let (members, store) = start().await;
+    assert_eq!(store.one_on_each().count(), 3);
+    for peer in &members.peers {
+        let before = peer.count("GET");
+        assert_eq!(store.is_registered().await, Ok(true));
+        assert_eq!(peer.count("GET"), before + 1);
+    }
+    assert_eq!(registered(&store).await, [Registration::Kept]);
+    let other = store.serving([RouteSettings { partitions: PARTITIONS + 1, ..route() }]);
+    assert_eq!(other.is_registered().await, Ok(false));
+    assert_eq!(store.serving([]).is_registered().await, Ok(true), "nothing to serve");
+    assert!(!store.serving([]).is_partly_open().await);
+}
+
+#[tokio::test]
+async fn a_server_that_lost_its_data_is_found_and_its_partitions_are_opened_again() {
+    for place in 0..3 {
+        let (members, store) = start().await;
+        members.peers[place].server.keys(Keyspace::clear);
+        assert_eq!((store.is_registered().await, store.is_partly_open().await), (Ok(false), false));
+        let [again] = registered(&store).await[..] else { panic!("one route") };
+        // One of the three also had the list of routes.
+        assert!(matches!(again, Registration::Reopened | Registration::Created), "{again:?}");
+        assert_eq!((store.is_registered().await, store.is_partly_open().await), (Ok(true), true));
+    }
+}
+
+#[tokio::test]
+async fn a_part_is_served_while_a_server_does_not_answer_unless_another_one_lost_its_data() {
+    let (members, store) = start().await;
+    members.peers[2].refuse().await;
+    assert!(store.is_registered().await.is_err());
+    assert!(store.is_partly_open().await);
+    members.peers[0].server.keys(Keyspace::clear);
+    assert!(!store.is_partly_open().await);
+    for place in 0..2 {
+        members.peers[place].refuse().await;
+    }
+    assert!(!store.is_partly_open().await, "none answers");
+    assert!(!Simulated::start([route()]).await.store.is_partly_open().await, "not a cluster");
+}
+
+#[tokio::test]
+async fn a_server_that_accepts_no_writes_has_no_open_partition() {
+    let (members, store) = start().await;
+    let named = members.named[1].clone();
+    members.peers[1].replies(move |command| {
+        if command.starts_with("HDEL") { Some(Reply::error("OOM command not allowed")) } else { map(&named, command) }
+    });
+    assert!(matches!(store.is_registered().await, Err(StoreError::Unavailable { kind: "oom", .. })));
+}
