@@ -7,8 +7,9 @@ use std::{
 };
 
 /// Every folder and file at the top of `src`, lowest first: each uses those before it alone.
-const LAYERS: [&str; 22] = [
+const LAYERS: [&str; 23] = [
     "fuzz",
+    "log_lines",
     "time",
     "calendar",
     "recurrence",

@@ -21,7 +21,7 @@ pub fn map(named: &Named, command: &str) -> Option<Reply> {
 /// Servers of a cluster.
 pub struct Members {
     pub peers: Vec<Peer>,
-    /// What each of them names.
+    /// The primaries that each of them names.
     pub named: Vec<Named>,
 }
 
@@ -45,17 +45,18 @@ impl Members {
 
     /// All servers name this one for all slots.
     pub fn name(&self, place: usize) {
-        self.name_each(vec![self.peers[place].address.clone()]);
+        self.name_each(std::slice::from_ref(self.address(place)));
     }
 
     /// All servers name each of them for its share.
     pub fn spread(&self) {
-        self.name_each(self.peers.iter().map(|peer| peer.address.clone()).collect());
+        let all: Vec<_> = self.peers.iter().map(|peer| peer.address.clone()).collect();
+        self.name_each(&all);
     }
 
-    fn name_each(&self, primaries: Vec<ServerAddress>) {
+    fn name_each(&self, primaries: &[ServerAddress]) {
         for of_one in &self.named {
-            of_one.lock().clone_from(&primaries);
+            primaries.clone_into(&mut of_one.lock());
         }
     }
 
