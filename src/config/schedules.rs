@@ -120,10 +120,12 @@ impl ScheduleEntry {
             missed: self.missed.unwrap_or_default(),
         };
         if let Err(error) = rule.check(now) {
+            let refused = |field: &str| problems.is_refused(&at.key(field));
             // A file can outlive its schedules.
             if error.field == "ends_at" && rule.timetable().is_ok() {
                 problems.warn(&at.key("ends_at"), "has passed, or is before the first occurrence: nothing is sent");
-            } else if !problems.is_refused(&at.key(error.field)) {
+            // Without `cron`, and with a refused `every`, the rule is not known.
+            } else if !refused(error.field) && (rule.cron.is_some() || !refused("every")) {
                 problems.add(&at.key(error.field), error.text);
             }
         }

@@ -111,3 +111,19 @@ fn header_value(text: &Secret) -> Result<HeaderValue, String> {
     value.set_sensitive(true);
     Ok(value)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_without_a_path_gets_that_of_spans() {
+        for (given, expected) in [
+            ("http://c:4318", "http://c:4318/v1/traces"),
+            ("https://c/", "https://c/v1/traces"),
+            ("https://c/spans?key=1", "https://c/spans?key=1"),
+        ] {
+            assert_eq!(parse_endpoint(given).unwrap().expose(), expected);
+        }
+    }
+}

@@ -265,6 +265,8 @@ mod tests {
         for bad in ["", "1.5MiB", "-1", "1mib", "MiB", "99999999999GiB", "1e3"] {
             assert!(Size::<0, { u64::MAX }>::parse(bad).is_err(), "{bad}");
         }
+        let bounded = |text| Size::<2, 10>::parse(text).ok();
+        assert_eq!(["1", "2", "10", "11"].map(bounded), [None, Some(Size(2)), Some(Size(10)), None]);
         assert_eq!([3 << 20, 1025, 0].map(|size| Size::<0, { u64::MAX }>(size).to_string()), ["3MiB", "1025", "0"]);
     }
 

@@ -26,6 +26,7 @@ mod fingerprints;
 mod fuzz;
 mod hints;
 mod mistakes;
+mod rules;
 mod secrets;
 
 /// Files in a directory of their own, and an environment.
