@@ -85,5 +85,18 @@ mod tests {
         };
         assert_eq!([small(0), small(1), small(100), small(101)], [vec![], vec![1], vec![100], vec![100, 1]]);
         assert_eq!(small(201), [100, 100, 1]);
+        let of_payloads = |bytes: &[usize]| {
+            let sized = |(n, bytes): (usize, &usize)| NewMessage {
+                metadata: Metadata::default(),
+                payload: vec![0; *bytes].into(),
+                ..message(n)
+            };
+            let messages: Vec<_> = bytes.iter().enumerate().map(|one| (sized(one), String::new())).collect();
+            batches(&messages).into_iter().map(<[_]>::len).collect::<Vec<_>>()
+        };
+        assert_eq!(of_payloads(&[MAX_CALL_BYTES, 1, 1]), [1, 2], "larger than a call");
+        let empty = size(&NewMessage { metadata: Metadata::default(), ..message(0) }) + MAX_ERROR_BYTES;
+        let half = MAX_CALL_BYTES / 4 - empty;
+        assert_eq!((of_payloads(&[half, half]), of_payloads(&[half, half + 1])), (vec![2], vec![1, 1]));
     }
 }

@@ -114,3 +114,17 @@ async fn a_route_without_a_history_says_so() {
     let error = bench.queue.ended("x", &query(Order::Ascending), 10, None, later()).await.unwrap_err();
     assert_eq!(error, QueueError::UnknownRoute("x".to_owned()));
 }
+
+#[tokio::test(start_paused = true)]
+async fn bounds_are_exact_to_the_millisecond() {
+    let bench = Bench::with_ends(100).await;
+    assert_eq!(bench.queue.stats("r").await.unwrap().history, Some(true));
+    let all = bench.ended(&query(Order::Ascending), 100, None).await.ends;
+    let filter = Filter { since: Some(all[20].ended), until: Some(all[60].ended), ..Filter::default() };
+    for limit in [7, 1000] {
+        let mut query = EndedQuery { filter: filter.clone(), ..query(Order::Ascending) };
+        assert_eq!(bench.all_ended(&query, limit).await.0, names(20..60), "{limit}");
+        query.order = Order::Descending;
+        assert_eq!(bench.all_ended(&query, limit).await.0, names((20..60).rev()), "{limit}");
+    }
+}

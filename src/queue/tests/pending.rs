@@ -231,3 +231,21 @@ async fn a_step_back_of_the_clock_within_a_move_moves_nothing_twice() {
         assert_eq!(bench.due(&format!("m{n}")).await, 2 * HOUR, "{n}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_ends_with_a_partition_says_whether_another_one_has_more() {
+    let all = Selection::Where(Filter::default());
+    for (first, last, more) in [(2, 0, false), (2, 1, true), (0, 2, false), (0, 3, true)] {
+        let bench = Bench::plain().await;
+        let some = |index, count| {
+            let own = ids("m", 200).into_iter().filter(move |id| id.partition(PARTITIONS) == index);
+            own.take(count).map(|id| message(id.as_str()))
+        };
+        bench.schedule(some(0, first).chain(some(PARTITIONS - 1, last))).await;
+        let work = PendingWork { limit: 2, ..work(PendingAction::Cancel, &all) };
+        for dry_run in [true, false] {
+            let (bulk, _) = bench.change(&PendingWork { dry_run, ..work }, None).await;
+            assert_eq!((bulk.count, bulk.more), (2, more), "{first} and {last}, {dry_run}");
+        }
+    }
+}

@@ -183,3 +183,14 @@ async fn the_expiry_is_dropped_kept_or_begins_anew() {
     let ends: BTreeMap<_, _> = bench.listed("other", State::Pending).await.into_iter().map(shown).collect();
     assert_eq!([ends["drop"], ends["keep"], ends["after"]], [None, Some(9 * HOUR), Some(HOUR + 5000)]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_call_for_named_ones_says_whether_its_limit_left_some() {
+    let bench = Bench::start([RouteSettings::plain("r", 100), other()]).await;
+    bench.bury(["a", "b", "c"].map(message)).await;
+    let selection = named(&["a", "b", "c"]);
+    for (limit, count, more) in [(2, 2, true), (1, 1, false)] {
+        let (bulk, _) = bench.redirect(&DeadWork { limit, ..work(&selection) }, None).await;
+        assert_eq!((bulk.count, bulk.more), (count, more), "{limit}");
+    }
+}

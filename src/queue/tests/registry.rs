@@ -105,6 +105,13 @@ async fn a_prepared_server_costs_two_commands_and_its_rights_are_asked_for_each_
     assert_eq!(server.asked(), ["EVALSHA", "EVALSHA"]);
     assert_eq!(bench.queue.ready().await, Ok(()));
     assert_eq!(server.asked(), ["HELLO", "INFO", "EVALSHA"]);
+    // Another server may answer on a new link.
+    bench.redis.links.end_all();
+    sleep(Duration::from_secs(1)).await;
+    bench.queue.prepare().await.unwrap();
+    assert!(server.asked().contains(&"SCRIPT".to_owned()));
+    bench.queue.prepare().await.unwrap();
+    assert_eq!(server.asked(), ["EVALSHA"]);
 }
 
 #[tokio::test(start_paused = true)]
