@@ -164,3 +164,38 @@ pub fn unexpected(wanted: &str, got: Option<&Value>) -> StoreError {
     };
     StoreError::Unavailable { kind: "reply", text: format!("a script should answer {wanted}, but answered {got}") }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> Reply {
+        Reply::from(vec![Value::BulkString(text.into())])
+    }
+
+    #[test]
+    fn a_failure_has_its_time_count_and_text_and_foreign_text_is_kept() {
+        let failure = |at, count, error: Option<&str>| Failure {
+            at: UnixMillis::new(at).filter(|_| at > 0),
+            count,
+            error: error.map(str::to_owned),
+            ..Failure::default()
+        };
+        for (text, expected) in [
+            ("1700000000000 3 HTTP 500: no", failure(1_700_000_000_000, 3, Some("HTTP 500: no"))),
+            ("0 0 ", failure(0, 0, None)),
+            ("", failure(0, 0, None)),
+            ("written by another program", failure(0, 0, Some("written by another program"))),
+        ] {
+            let Failure { at, count, error, attempts } = of(text).failure().unwrap();
+            let found = (at, count, error, attempts.len());
+            assert_eq!(found, (expected.at, expected.count, expected.error, 0), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_decimals_of_a_score_are_left_out() {
+        let millis = |text: &str| score(text.as_bytes()).ok().map(UnixMillis::get);
+        assert_eq!(["12", "12.75", "0", "x", "-1"].map(millis), [Some(12), Some(12), Some(0), None, None]);
+    }
+}

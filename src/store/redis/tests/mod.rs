@@ -1,5 +1,7 @@
 //! The store over a model of Redis, on the paused clock.
 
+mod batches;
+mod operators;
 mod partly;
 mod reading;
 mod shards;
@@ -20,8 +22,8 @@ use crate::{
         Remember, RouteLimits, State,
     },
     store::{
-        Cancelled, ClaimEnd, ClaimRequest, Claimed, Death, FlowChange, Found, Lease, Settled, Settlement, Store, Token,
-        Transfer, Transferred,
+        Cancelled, ClaimEnd, ClaimRequest, Claimed, Death, FlowChange, Found, Lease, ScheduleStatus, Settled,
+        Settlement, Store, Token, Transfer, Transferred,
     },
     time::Due,
 };
@@ -251,16 +253,24 @@ async fn a_call_takes_its_message_from_the_former_partition_first() {
     let own = |name: &str| partition().among(3, &id(name));
     // In flight there.
     let at = moving.schedule(&own("flies"), &[message("flies")]).await.unwrap().remove(0);
-    assert_eq!(at.status, crate::store::ScheduleStatus::Exists(State::Unack));
+    assert_eq!(at.status, ScheduleStatus::Exists(State::Unack));
     let replacing = NewMessage { on_conflict: OnConflict::Replace, ..message("flies") };
     let at = moving.schedule(&own("flies"), &[replacing]).await.unwrap().remove(0);
-    assert_eq!(at.status, crate::store::ScheduleStatus::InFlight);
+    assert_eq!(at.status, ScheduleStatus::InFlight);
     assert_eq!(moving.cancel(&own("flies"), &id("flies").into()).await, Ok(Cancelled::InFlight));
     let batch: Vec<_> = ["flies", "fresh"].map(|name| (message(name), "e".to_owned())).into();
     for (n, one) in batch.iter().enumerate() {
         let buried = moving.bury(&own(one.0.id.as_str()), Death::INVALID, std::slice::from_ref(one)).await;
         assert_eq!(buried, Ok(vec![n == 1]));
     }
+    let (index, count) = (own("flies").index, 200);
+    let mut others = (0..count).map(|n| format!("n{n}")).filter(|name| own(name).index == index);
+    let mixed = ["flies".to_owned(), others.next().unwrap()].map(|name| (message(&name), "e".to_owned()));
+    assert_eq!(moving.bury(&own("flies"), Death::INVALID, &mixed).await, Ok(vec![false, true]));
+    let mixed = [others.next().unwrap(), "flies".to_owned()].map(|name| message(&name));
+    let at = moving.schedule(&own("flies"), &mixed).await.unwrap();
+    let statuses: Vec<_> = at.into_iter().map(|one| one.status).collect();
+    assert_eq!(statuses, [ScheduleStatus::Scheduled, ScheduleStatus::Exists(State::Unack)]);
     // Those that wait there are moved by the call.
     assert_eq!(moving.cancel(&own("7"), &id("7").into()).await, Ok(Cancelled::Cancelled));
     let kept = Cancellation { keep_dead: true, ..id("dead").into() };

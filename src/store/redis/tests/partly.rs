@@ -9,6 +9,7 @@ use super::{
             tests::cluster::{Members, map},
         },
         route::Registration,
+        safety::SafetyError,
     },
     *,
 };
@@ -83,4 +84,59 @@ async fn a_server_that_accepts_no_writes_has_no_open_partition() {
         if command.starts_with("HDEL") { Some(Reply::error("OOM command not allowed")) } else { map(&named, command) }
     });
     assert!(matches!(store.is_registered().await, Err(StoreError::Unavailable { kind: "oom", .. })));
+}
+
+/// Answers of one server to HELLO and INFO.
+fn describe(members: &Members, place: usize, version: &'static str, used: u64) {
+    let named = members.named[place].clone();
+    members.peers[place].replies(move |command| match command {
+        "HELLO" => {
+            let facts = [["version", version], ["mode", "cluster"], ["role", "master"]];
+            Some(Reply::Array(facts.into_iter().flatten().map(Reply::bulk).collect()))
+        }
+        "INFO memory" => {
+            Some(Reply::bulk(format!("used_memory:{used}\r\nmaxmemory:1000\r\nmaxmemory_policy:noeviction\r\n")))
+        }
+        _ => map(&named, command),
+    });
+}
+
+#[tokio::test]
+async fn the_memory_of_a_cluster_is_that_of_its_fullest_server() {
+    for (used, fullest) in [([100, 900, 500], 900), ([900, 100, 500], 900), ([1, 2, 3], 3)] {
+        let (members, store) = start().await;
+        for (place, used) in used.into_iter().enumerate() {
+            describe(&members, place, "7.0.15", used);
+        }
+        let memory = store.check_safety(false).await.unwrap().memory.unwrap();
+        assert_eq!((memory.used, memory.max), (fullest, Some(1000)));
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_must_not_be_used_matters_more_than_one_that_is_down() {
+    let (members, store) = start().await;
+    for (place, version) in ["7.0.15", "7.0.15", "6.0.20"].into_iter().enumerate() {
+        describe(&members, place, version, 1);
+    }
+    assert_eq!(store.check_safety(false).await, Err(SafetyError::TooOld { found: "6.0.20".into() }));
+    members.peers[0].refuse().await;
+    assert_eq!(store.check_safety(false).await, Err(SafetyError::TooOld { found: "6.0.20".into() }));
+    describe(&members, 2, "7.0.15", 1);
+    assert!(matches!(store.check_safety(false).await, Err(SafetyError::Store(_))));
+}
+
+#[tokio::test]
+async fn a_single_server_is_distinguished_from_a_cluster_that_does_not_answer() {
+    let (members, store) = start().await;
+    for (error, is_single) in
+        [("ERR This instance has cluster support disabled", true), ("LOADING Redis is loading", false)]
+    {
+        for peer in &members.peers {
+            peer.replies(move |command| (command == "CLUSTER SLOTS").then(|| Reply::error(error)));
+        }
+        let checked = store.check_safety(false).await;
+        assert_eq!(checked == Err(SafetyError::NoCluster), is_single, "{checked:?}");
+        assert!(checked.is_err(), "{error}");
+    }
 }

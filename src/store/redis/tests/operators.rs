@@ -1,0 +1,45 @@
+//! What an operator is told about replicas and rights.
+
+use super::{super::safety::SafetyError, *};
+
+#[tokio::test(start_paused = true)]
+async fn operators_are_told_what_the_replicas_that_are_there_guarantee() {
+    let redis = Simulated::start([route()]).await;
+    let said = async |reply: fn() -> Reply| {
+        redis.server.reply_with(move |command| (command[0] == "INFO").then(reply));
+        redis.store.guarantee().await.unwrap()
+    };
+    let begins = |text: Option<String>, begin: &str| assert!(text.as_deref().unwrap().starts_with(begin), "{text:?}");
+    begins(said(|| Reply::bulk("role:master\r\nconnected_slaves:1\r\n")).await, "1 replica, not waited for");
+    begins(said(|| Reply::bulk("role:master\r\nconnected_slaves:2\r\n")).await, "2 replicas, not waited for");
+    begins(said(|| Reply::error("NOPERM no INFO")).await, "replicas are not waited for");
+    assert_eq!(said(|| Reply::bulk("connected_slaves:0\r\n")).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rights_that_are_missing_for_a_list_are_named() {
+    let redis = Simulated::start([]).await;
+    let missing = async |list: Option<&str>, refused: Option<(&'static str, &'static str)>| {
+        redis.server.reply_with(move |command| {
+            let error = refused.filter(|(name, _)| command[0] == *name).map(|(_, error)| Reply::error(error));
+            error.or_else(|| (command[0] != "MULTI").then(|| Reply::Status("QUEUED".into()))).or(Some(Reply::ok()))
+        });
+        match rights::check_list(&redis.connection(), list, false).await {
+            Ok(()) => String::new(),
+            Err(SafetyError::Denied { rights }) => rights,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let command = "NOPERM User u has no permissions to run the 'rpush' command";
+    let key = "NOPERM No permissions to access a key";
+    assert_eq!(missing(Some("jobs"), None).await, "");
+    assert_eq!(missing(Some("jobs"), Some(("RPUSH", command))).await, "+rpush");
+    assert_eq!(missing(Some("jobs"), Some(("RPUSH", key))).await, "~jobs");
+    assert_eq!(missing(None, Some(("RPUSH", key))).await, "", "its key is not known");
+    assert_eq!(missing(None, Some(("RPUSH", command))).await, "+rpush");
+    assert_eq!(missing(Some("jobs"), Some(("RPUSH", "OOM command not allowed"))).await, "", "a state of the server");
+    assert_eq!(
+        missing(Some("jobs"), Some(("MULTI", "NOPERM no permissions to run the 'multi' command"))).await,
+        "+multi"
+    );
+}
