@@ -1,7 +1,7 @@
 //! Batches and groups of unlike messages.
 
 use super::*;
-use crate::message::LogRecord;
+use crate::{message::LogRecord, store::Order};
 
 #[tokio::test(start_paused = true)]
 async fn a_batch_may_mix_conflicts_groups_and_records() {
@@ -54,4 +54,35 @@ async fn a_group_says_the_state_of_each_message() {
     let members = redis.store.members_of_group(&partition(), "g", None, 10).await.unwrap().members;
     let states: Vec<_> = members.iter().map(|one| (one.id.as_str(), one.state)).collect();
     assert_eq!(states, [("died", State::Dead), ("flies", State::Unack), ("waits", State::Pending)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn transfers_of_several_claims_go_each_into_its_list() {
+    let limits = Some(HistoryLimits { period: Duration::from_hours(1), max: 100 });
+    for history in [None, limits] {
+        let redis = Simulated::start([RouteSettings { history, ..route() }]).await;
+        redis.schedule(&["a", "b", "c"]).await;
+        let mut leases = redis.claim(1).await;
+        redis.schedule(&["d", "e"]).await;
+        leases.extend(redis.claim(2).await);
+        let to = [("a", "one"), ("b", "two"), ("c", "one"), ("d", "one"), ("e", "two")];
+        let transfer = |(name, list): &(&str, &str)| Transfer {
+            lease: leases.iter().find(|(one, _)| one.id.as_str() == *name).unwrap().1.clone(),
+            list: (*list).into(),
+            value: (*name).to_owned().into(),
+            record: None,
+        };
+        let transfers: Vec<_> = to.iter().map(transfer).collect();
+        assert_eq!(redis.store.transfer(&partition(), &transfers).await, Ok(vec![Transferred::Done; 5]));
+        let values = |list: &str| {
+            let command = ["LRANGE", list, "0", "-1"].map(|word| word.as_bytes().to_vec());
+            let Reply::Array(values) = redis.server.execute(&command) else { panic!("a list") };
+            values
+        };
+        assert_eq!(values("one"), ["a", "c", "d"].map(Reply::bulk));
+        assert_eq!(values("two"), ["b", "e"].map(Reply::bulk));
+        assert_eq!(redis.store.stats(&partition()).await.unwrap().bytes, 0);
+        let ends = redis.store.ends(&partition(), Order::Ascending, EndPlace::Start, 10).await.unwrap().ends;
+        assert_eq!(ends.len(), if history.is_some() { 5 } else { 0 });
+    }
 }
