@@ -212,6 +212,8 @@ async fn a_list_that_is_denied_fails_its_messages_alone_and_without_the_right_to
         store.set_faults(faults);
         let target = to_lists(one_list, &breaker);
         let _instance = Instance::start(&store, vec![setup(&store, "r", target, policy())]);
+        sleep(SECOND).await;
+        assert_eq!(store.list("4").len(), if is_down { 0 } else { 10 }, "before leases end");
         sleep(MINUTE).await;
         let (pending, unack, dead) = store.count(&partition("r"));
         let state = breaker.status().state;
