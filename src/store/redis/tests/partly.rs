@@ -20,7 +20,7 @@ const PARTITIONS: u16 = 12;
 async fn start() -> (Members, RedisStore) {
     let members = Members::start::<3>().await;
     members.spread();
-    let servers = Servers::of_cluster(members.cluster(), Duration::from_secs(1));
+    let servers = Servers::of_cluster(members.cluster(), Duration::from_secs(5));
     let store = RedisStore::new(servers, "p", [RouteSettings { partitions: PARTITIONS, ..route() }]);
     assert_eq!((store.is_registered().await, store.is_partly_open().await), (Ok(false), false));
     assert_eq!(registered(&store).await, [Registration::Created]);

@@ -36,9 +36,14 @@ fn channel(index: u16) -> String {
     PartitionKeys::on_cluster(PREFIX, &partition_at(index)).wake
 }
 
-/// The reason of the next notification; `None` if there is none soon.
-async fn reason(signal: &WakeSignal) -> Option<WakeReason> {
-    tokio::time::timeout(Duration::from_millis(100), signal.notified()).await.ok()
+/// The reason of the next notification.
+async fn reason(signal: &WakeSignal) -> WakeReason {
+    tokio::time::timeout(Duration::from_secs(10), signal.notified()).await.expect("a notification")
+}
+
+/// Whether there is no notification at present.
+async fn is_quiet(signal: &WakeSignal) -> bool {
+    tokio::time::timeout(Duration::from_millis(100), signal.notified()).await.is_err()
 }
 
 /// Returns how many connections got the message.
@@ -82,7 +87,7 @@ impl Shards {
     async fn listening(&self) {
         until("all listen", || (0..3).all(|index| self.listens(index, usize::from(index)))).await;
         for signal in &self.signals {
-            while reason(signal).await.is_some() {}
+            while !is_quiet(signal).await {}
         }
     }
 }
@@ -105,11 +110,11 @@ async fn a_signal_hears_of_its_partition_on_the_server_of_its_slot_by_both_chann
             ("PUBLISH", PartitionKeys::new(PREFIX, &partition_at(index)).wake),
         ] {
             assert_eq!(publish(peer, command, &channel), 1, "{channel}");
-            assert_eq!(reason(&signals[usize::from(index)]).await, Some(WakeReason::HeadEarlier), "{channel}");
+            assert_eq!(reason(&signals[usize::from(index)]).await, WakeReason::HeadEarlier, "{channel}");
         }
     }
     for signal in &shards.signals {
-        assert_eq!(reason(signal).await, None);
+        assert!(is_quiet(signal).await);
     }
 }
 
@@ -125,7 +130,7 @@ async fn a_moved_slot_is_subscribed_to_on_its_new_server_and_others_stay() {
     until("it is left", || publish(shards.peer(0), "SPUBLISH", &channel(0)) == 0).await;
     assert!(shards.listens(2, 2));
     assert_eq!((*subscriptions.borrow(), shards.peer(2).count("SSUBSCRIBE")), (before + 1, of_third));
-    assert_eq!(reason(&shards.signals[0]).await, Some(WakeReason::Subscription));
+    assert_eq!(reason(&shards.signals[0]).await, WakeReason::Subscription);
 
     // Another instance of the same partition.
     reason(&shards.signals[2]).await;
@@ -137,7 +142,7 @@ async fn a_moved_slot_is_subscribed_to_on_its_new_server_and_others_stay() {
     }
     publish(shards.peer(2), "SPUBLISH", &channel(2));
     for signal in [&other, &shards.signals[2]] {
-        assert_eq!(reason(signal).await, Some(WakeReason::HeadEarlier));
+        assert_eq!(reason(signal).await, WakeReason::HeadEarlier);
     }
     shards.listener.forget(&[other, shards.signals[2].clone()]);
     until("it is left", || publish(shards.peer(2), "SPUBLISH", &channel(2)) == 0).await;
@@ -158,7 +163,7 @@ async fn a_server_without_sharded_channels_is_subscribed_to_by_ordinary_ones() {
     until("the refusal came", || shards.peer(1).count("SSUBSCRIBE") > 0).await;
     reason(&shards.signals[0]).await;
     assert_eq!(publish(shards.peer(0), "PUBLISH", &channel(0)), 1);
-    assert_eq!(reason(&shards.signals[0]).await, Some(WakeReason::HeadEarlier));
+    assert_eq!(reason(&shards.signals[0]).await, WakeReason::HeadEarlier);
     // The other server has them, and not this slot.
     assert!(!shards.signals[1].is_listening());
     assert_eq!(publish(shards.peer(1), "PUBLISH", &channel(1)), 0);
@@ -173,7 +178,7 @@ async fn a_lost_subscription_of_one_server_is_known_and_made_again() {
     shards.peer(1).links.end_all();
     until("it is lost", || !shards.signals[1].is_listening()).await;
     assert!(shards.signals[0].is_listening() && shards.signals[2].is_listening());
-    assert_eq!(reason(&shards.signals[1]).await, Some(WakeReason::Subscription));
+    assert_eq!(reason(&shards.signals[1]).await, WakeReason::Subscription);
     until("it is made again", || shards.listens(1, 1)).await;
     assert_eq!(of_others(), before);
 }

@@ -4,7 +4,7 @@ use redis::{ConnectionAddr, IntoConnectionInfo};
 
 use super::{super::link::open, *};
 
-const TIMEOUT: Duration = Duration::from_millis(200);
+const TIMEOUT: Duration = Duration::from_millis(500);
 
 fn url(scheme: &str, address: &ServerAddress) -> RedisEndpoint {
     RedisEndpoint {
@@ -26,7 +26,7 @@ async fn a_server_without_tls_is_named_as_the_cause_of_a_handshake_without_end()
         if is_hint {
             let (kind, text) = unavailable(open(&client, TIMEOUT).await.map(|_| ()));
             assert!(
-                kind == NO_LINK && text.starts_with("no link in 200ms: ") && text.contains(may_not_speak),
+                kind == NO_LINK && text.starts_with("no link in 500ms: ") && text.contains(may_not_speak),
                 "{text}"
             );
         }
