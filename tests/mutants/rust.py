@@ -4,7 +4,8 @@
 `tests/run.sh --mutants rust` calls it. cargo-mutants lists the edits, `tests/mutants/switch` writes them into a copy of the code,
 and those that do not compile are left out. Each test tells which edits it reaches. Each edit is tried with the tests that reach it,
 those first that found many in a short time: the library tests (one seed of the simulation), then tests with servers. A test with
-a server that fails is run again, and then without the edit, because a busy machine can be the cause.
+a server that fails is run again, and then without the edit, because a busy machine can be the cause. With PUNCTUAL_TEST_KAFKA, the
+host and port of a broker, tests of Kafka need not start one for each edit.
 
 Everything is in target/mutants/rust/. A run continues where the last one ended. After another commit, the open edits are tried
 again, and those of files that differ; `--new` begins anew. Edits in `equivalent_rust.txt` make no difference, for a reason that stands

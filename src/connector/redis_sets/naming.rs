@@ -36,6 +36,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_member_that_is_no_id_has_one_of_its_own_in_each_key() {
+        let id_in = |key: &str, again| {
+            let place = ExternalPlace::Members { key: key.into(), unit: 1 };
+            entry(&place, Bytes::from_static(b"a payload"), again).id
+        };
+        assert_eq!(id_in("k", None), digest(&[b"k", b"a payload"]));
+        assert_eq!(id_in("k", Some(7)), digest(&[b"k", b"a payload", &7_u64.to_be_bytes()]));
+        assert_ne!(id_in("k", None), id_in("other", None));
+    }
+
+    #[test]
     fn an_original_id_is_kept_and_a_payload_is_not_repeated() {
         let members = ExternalPlace::Members { key: "k".into(), unit: 1 };
         let hashes = ExternalPlace::Hashes { key: "k".into(), unit: 1, prefix: "task".into() };
