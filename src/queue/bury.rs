@@ -86,12 +86,12 @@ mod tests {
         assert_eq!([small(0), small(1), small(100), small(101)], [vec![], vec![1], vec![100], vec![100, 1]]);
         assert_eq!(small(201), [100, 100, 1]);
         let of_payloads = |bytes: &[usize]| {
-            let sized = |(n, bytes): (usize, &usize)| NewMessage {
+            let filled = |(n, bytes): (usize, &usize)| NewMessage {
                 metadata: Metadata::default(),
                 payload: vec![0; *bytes].into(),
                 ..message(n)
             };
-            let messages: Vec<_> = bytes.iter().enumerate().map(|one| (sized(one), String::new())).collect();
+            let messages: Vec<_> = bytes.iter().enumerate().map(|one| (filled(one), String::new())).collect();
             batches(&messages).into_iter().map(<[_]>::len).collect::<Vec<_>>()
         };
         assert_eq!(of_payloads(&[MAX_CALL_BYTES, 1, 1]), [1, 2], "larger than a call");

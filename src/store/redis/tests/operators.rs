@@ -1,4 +1,4 @@
-//! What an operator is told about replicas and rights.
+//! Texts for operators about replicas and rights.
 
 use super::{super::safety::SafetyError, *};
 
