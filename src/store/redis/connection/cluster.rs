@@ -141,6 +141,12 @@ impl Cluster {
         self.suspected.notify_one();
     }
 
+    /// Whether it was reported since the last call. The report is taken.
+    #[cfg(test)]
+    pub fn is_suspected(&self) -> bool {
+        futures::FutureExt::now_or_never(self.suspected.notified()).is_some()
+    }
+
     /// Asks for the map, unless that was done after `seen`.
     ///
     /// # Errors

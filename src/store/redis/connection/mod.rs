@@ -10,11 +10,13 @@ mod cluster;
 mod endpoint;
 mod link;
 mod mastership;
+#[cfg(test)]
+pub mod peers;
 mod sentinel;
 mod servers;
 mod slots;
 #[cfg(test)]
-pub mod tests;
+mod tests;
 mod topology;
 mod upstream;
 

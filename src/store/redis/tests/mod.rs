@@ -1,10 +1,11 @@
-//! The store over a model of Redis, on the paused clock.
+//! The store over a model of Redis: on the paused clock, and those of a cluster (`partly`, `shards`) on ports and the real one.
 
 mod batches;
 mod operators;
 mod partly;
 mod reading;
 mod shards;
+mod sharing;
 mod waking;
 
 use std::{sync::Arc, time::Duration};

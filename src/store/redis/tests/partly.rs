@@ -6,7 +6,7 @@ use super::{
     super::{
         connection::{
             Servers,
-            tests::cluster::{Members, map},
+            peers::{Members, map},
         },
         route::Registration,
         safety::SafetyError,

@@ -3,12 +3,9 @@
 use super::{
     super::{
         connection::{
-            Cluster, ServerAddress, Topology, slot_of,
-            tests::{
-                Peer,
-                cluster::{Members, map},
-                until,
-            },
+            Cluster, ServerAddress, Topology,
+            peers::{Members, Peer, map, until},
+            slot_of,
         },
         keys::PartitionKeys,
     },

@@ -47,6 +47,7 @@ pub struct Links {
     /// Incremented to end all links.
     ends: watch::Sender<u64>,
     made: AtomicU64,
+    received: AtomicU64,
 }
 
 /// The fate of one command.
@@ -67,6 +68,7 @@ impl Links {
             rng: Mutex::new(StdRng::seed_from_u64(seed)),
             ends: watch::Sender::new(0),
             made: AtomicU64::new(0),
+            received: AtomicU64::new(0),
         })
     }
 
@@ -105,6 +107,11 @@ impl Links {
         Some(client)
     }
 
+    /// How many commands came over all links, also those that are not executed yet.
+    pub fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
     /// Reads commands until the client ends the link.
     async fn read(
         &self,
@@ -116,6 +123,7 @@ impl Links {
             while let Some(command) = take_command(&mut received) {
                 arrives = arrives.max(Instant::now() + self.latency());
                 let _ = commands.send((arrives, command));
+                self.received.fetch_add(1, Ordering::Relaxed);
             }
         }
     }

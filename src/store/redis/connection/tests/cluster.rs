@@ -2,79 +2,6 @@
 
 use super::*;
 
-/// The primaries that one of them names, each with the same number of slots.
-pub type Named = Arc<Mutex<Vec<ServerAddress>>>;
-
-/// The answer to the question for the map.
-pub fn map(named: &Named, command: &str) -> Option<Reply> {
-    let named = named.lock();
-    let count = i64::try_from(named.len()).unwrap().max(1);
-    let share = 16384 / count;
-    let range = |(place, primary): (i64, &ServerAddress)| {
-        let last = if place + 1 == count { 16383 } else { (place + 1) * share - 1 };
-        let server = Reply::Array(vec![Reply::bulk(&*primary.host), Reply::Int(primary.port.into())]);
-        Reply::Array(vec![Reply::Int(place * share), Reply::Int(last), server])
-    };
-    (command == QUESTION).then(|| Reply::Array((0..).zip(&*named).map(range).collect()))
-}
-
-/// Servers of a cluster.
-pub struct Members {
-    pub peers: Vec<Peer>,
-    /// The primaries that each of them names.
-    pub named: Vec<Named>,
-}
-
-/// The question for the map.
-pub const QUESTION: &str = "CLUSTER SLOTS";
-
-impl Members {
-    /// All name the first one.
-    pub async fn start<const N: usize>() -> Self {
-        let (mut peers, mut named) = (Vec::new(), Vec::new());
-        for _ in 0..N {
-            let of_one = Named::default();
-            let answer = of_one.clone();
-            peers.push(Peer::start(move |command| map(&answer, command)).await);
-            named.push(of_one);
-        }
-        let members = Self { peers, named };
-        members.name(0);
-        members
-    }
-
-    /// All servers name this one for all slots.
-    pub fn name(&self, place: usize) {
-        self.name_each(std::slice::from_ref(self.address(place)));
-    }
-
-    /// All servers name each of them for its share.
-    pub fn spread(&self) {
-        let all: Vec<_> = self.peers.iter().map(|peer| peer.address.clone()).collect();
-        self.name_each(&all);
-    }
-
-    fn name_each(&self, primaries: &[ServerAddress]) {
-        for of_one in &self.named {
-            primaries.clone_into(&mut of_one.lock());
-        }
-    }
-
-    pub fn cluster(&self) -> Arc<Cluster> {
-        let endpoints: Vec<_> = self.peers.iter().map(Peer::endpoint).collect();
-        Arc::new(Cluster::new(&endpoints).unwrap())
-    }
-
-    /// How often each was asked for the map.
-    pub fn asked(&self) -> Vec<usize> {
-        self.peers.iter().map(|peer| peer.count(QUESTION)).collect()
-    }
-
-    pub fn address(&self, place: usize) -> &ServerAddress {
-        &self.peers[place].address
-    }
-}
-
 /// Answers that take up to 200 ms.
 fn slow(peer: &Peer) {
     peer.links.set_faults(LinkFaults { latency: Duration::from_millis(200), ..LinkFaults::default() });
@@ -176,11 +103,11 @@ async fn a_suspicion_is_followed_by_questions_and_calls_to_a_former_primary_end(
     });
     let upstreams = [0, 1].map(|place| cluster.upstream(members.address(place)).unwrap());
     let made = Instant::now();
-    assert!(!is_over(upstreams[0].deposed(made)).await, "no question without a suspicion");
+    assert!(!is_over(upstreams[0].deposed(made)), "no question without a suspicion");
     members.name(1);
     cluster.suspect();
     until("the map is new", || cluster.map().owner(7).is_some_and(|one| **one == *members.address(1))).await;
-    assert!(is_over(upstreams[0].deposed(made)).await);
-    assert!(!is_over(upstreams[1].deposed(made)).await);
+    assert!(is_over(upstreams[0].deposed(made)));
+    assert!(!is_over(upstreams[1].deposed(made)));
     following.abort();
 }

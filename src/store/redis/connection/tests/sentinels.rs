@@ -34,6 +34,7 @@ fn of(sentinels: &[&Peer]) -> Sentinels {
     Sentinels::new(&endpoints, "main", &endpoints[0]).unwrap()
 }
 
+/// The beginning of the question for the master.
 const QUESTION: &str = "SENTINEL";
 const LONGEST: Duration = Duration::from_secs(1);
 
@@ -55,7 +56,7 @@ async fn the_master_is_a_named_server_with_that_role_and_its_sentinel_is_asked_f
     let made = Instant::now();
     sentinels.master(&mastership, LONGEST).await.unwrap();
     assert_eq!(all.map(|one| one.count(QUESTION)), [1, 1, 1, 2]);
-    assert!(!is_over(mastership.deposed(made)).await, "it is the same one");
+    assert!(!is_over(mastership.deposed(made)), "it is the same one");
     let answers: Vec<_> = sentinels.answers().await.into_iter().map(Result::ok).collect();
     let [old, new] = [&old, &new].map(|one| Some(one.address.clone()));
     assert_eq!(answers, [old.clone(), old, None, new]);
@@ -102,24 +103,26 @@ async fn another_master_is_believed_when_more_sentinels_name_it_than_the_old_one
     assert_eq!(found(), old.address);
 
     let followed = topology.clone();
+    let asked = || all.iter().map(|peer| peer.count(QUESTION)).collect::<Vec<_>>();
+    let before = asked();
     let following = tokio::spawn(async move { followed.follow().await });
+    until("each is followed", || asked().iter().zip(&before).all(|(now, before)| now > before)).await;
     // One of four, then half of them: those may be cut off with a server that was the master before.
     for (place, channel) in [(0, "+switch-master"), (1, "+promoted-slave")] {
         *peers[place].1.lock() = Some(new.address.clone());
-        let asked = peers[3].0.count(QUESTION);
-        publish(&peers[place].0, channel).await;
-        until("all are asked", || peers[3].0.count(QUESTION) > asked).await;
-        sleep(NEVER).await;
+        // The second question to the others follows the decision after the first one.
+        for _ in 0..2 {
+            let before = peers[3].0.count(QUESTION);
+            publish(&peers[place].0, channel).await;
+            until("the others are asked", || peers[3].0.count(QUESTION) > before).await;
+        }
         assert_eq!(found(), old.address, "{place}");
     }
     // The old one does not answer, and a call waits for it.
     old.freeze();
-    let waiting = tokio::spawn({
-        let servers = servers.clone();
-        async move { get(&servers).await }
-    });
-    // The call is sent.
-    sleep(NEVER).await;
+    let received = old.received();
+    let waiting = getting(&servers);
+    until("the call is sent", || old.received() > received).await;
     *peers[2].1.lock() = Some(new.address.clone());
     publish(&peers[2].0, "+switch-master").await;
     let (kind, text) = unavailable(waiting.await.unwrap());
