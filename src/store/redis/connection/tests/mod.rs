@@ -27,7 +27,7 @@ async fn get(servers: &Servers) -> Result<Option<String>, StoreError> {
     servers.run("k", redis::cmd("GET").arg("k")).await
 }
 
-/// The same call in a task of its own.
+/// Such a call in a task of its own.
 fn getting(servers: &Servers) -> JoinHandle<Result<Option<String>, StoreError>> {
     let servers = servers.clone();
     tokio::spawn(async move { get(&servers).await })
