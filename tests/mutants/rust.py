@@ -157,9 +157,11 @@ def causes(error):
     return {int(mark[1]) for mark in list(VALUE.finditer(text, 0, span["byte_start"]))[-1:]}
 
 
-def build(left_out):
+def build(left_out, servers):
     """Leaves out what does not compile. Returns the test binaries."""
-    kinds = [("check", "--lib"), ("test", "--no-run", "--lib"), ("test", "--no-run", "--test", "it")]
+    kinds = [("check", "--lib"), ("test", "--no-run", "--lib")]
+    if servers:
+        kinds.append(("test", "--no-run", "--test", "it"))
     binaries = {}
     while kinds:
         built = cargo(*kinds[0], "--locked", "--message-format=json")
@@ -311,7 +313,7 @@ def main():
     parser.add_argument("--sample", type=int, default=0, metavar="N", help="only N edits, in the order of a hash of their names")
     parser.add_argument("--seed", type=int, default=1, help="another order (default 1)")
     parser.add_argument("--only", default="", metavar="REGEX", help="only edits with such a name in cargo mutants --list")
-    parser.add_argument("--servers", nargs="+", default=SERVERS, metavar="PREFIX", help="only these tests with servers")
+    parser.add_argument("--servers", nargs="*", default=SERVERS, metavar="PREFIX", help="only these tests with servers, or none")
     parser.add_argument("--seconds", type=int, default=45, help="for the tests with servers of one edit (default 45)")
     parser.add_argument("--new", action="store_true", help="forget what was tried before")
     options = parser.parse_args()
@@ -327,16 +329,18 @@ def main():
     names = stored.read_text().splitlines() if stored.exists() else []
     left_out = {by_name[name] for name in names if name in by_name}
     without_place = write(left_out)
-    binaries = build(left_out)
+    servers = tuple(options.servers)
+    binaries = build(left_out, servers)
     equivalent = without_effect(mutants) - left_out - without_place
     numbers = [number for number in range(len(mutants)) if number not in left_out | without_place | equivalent]
     numbers = [number for number in numbers if re.search(options.only, mutants[number]["name"])]
     numbers.sort(key=lambda number: hashlib.sha256(f"{options.seed} {mutants[number]['name']}".encode()).hexdigest())
     if options.sample:
         numbers = numbers[: options.sample]
-    servers, caught, lock = tuple(options.servers), {number: {} for number in numbers}, threading.Lock()
+    caught, lock = {number: {} for number in numbers}, threading.Lock()
     jobs = os.cpu_count() or 2
-    for kind, at_once in (("lib", jobs), ("it", 2 * jobs)):
+    for kind in binaries:
+        at_once = jobs if kind == "lib" else 2 * jobs
         results = WORK / f"results-{kind}{chosen(kind, servers)}.txt"
         for line in results.read_text().splitlines() if results.exists() else []:
             test, name = line.split(" ", 1)
