@@ -13,9 +13,11 @@ there. Exit 0 if no edit is open.
 """
 
 import argparse
+import atexit
 import hashlib
 import json
 import os
+import queue
 import re
 import shutil
 import signal
@@ -184,13 +186,37 @@ def build(left_out, servers):
 
 # Tests that run, with their directories.
 RUNNING = {}
+# Directories of nodes of RabbitMQ, and those that no test uses now. The first test in a directory starts the node.
+NODES, IDLE = [], queue.Queue()
 
 
 def stop(number, _):
     """A test with an endless loop would outlive this process."""
     for process, directory in list(RUNNING.items()):
         end(process, directory)
+    stop_nodes()
     os._exit(128 + number)
+
+
+def start_nodes(count, binary, tests):
+    """A test with an edit finds its node running."""
+    atexit.register(stop_nodes)
+    NODES.extend(tempfile.mkdtemp(prefix="rabbitmq-") for _ in range(count))
+    for directory in NODES:
+        IDLE.put(directory)
+    first = [name for name in tests if name.startswith("sinks::rabbitmq::delivery::")][:1]
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(lambda _: execute(binary, first, {}, 300), NODES))
+
+
+def stop_nodes():
+    for directory in NODES:
+        for file in Path(directory).glob("*.pid"):
+            try:
+                os.kill(int(file.read_text()), signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def end(process, directory):
@@ -211,8 +237,11 @@ def end(process, directory):
 def execute(binary, names, environment, limit):
     """The first test that fails, or nothing, and the seconds."""
     began, failed, late = time.time(), None, threading.Event()
+    node = IDLE.get() if NODES else ""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         environment = dict(os.environ, RUST_BACKTRACE="0", PUNCTUAL_SEED="1", TMPDIR=directory, **environment)
+        if node:
+            environment["PUNCTUAL_TEST_RABBITMQ_NODE"] = node
         process = subprocess.Popen(
             [binary, "--exact", "--test-threads=1", *names], cwd=TREE, env=environment, start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -231,6 +260,8 @@ def execute(binary, names, environment, limit):
         end(process, directory)
         process.wait()
         RUNNING.pop(process)
+    if node:
+        IDLE.put(node)
     if failed is None and (code != 0 or late.is_set()):
         failed = names[0]
     return failed, time.time() - began
@@ -247,6 +278,10 @@ def chosen(kind, servers):
     return "-" + "-".join(servers).replace(":", "") if kind == "it" and servers != SERVERS else ""
 
 
+def tried(tests, servers):
+    return [name for name in tests if name.startswith(servers) and not any(part in name for part in NOT_TRIED)]
+
+
 def reached(kind, binary, jobs, servers):
     """What each test reaches."""
     path = WORK / f"reached-{kind}{chosen(kind, servers)}.json"
@@ -254,7 +289,7 @@ def reached(kind, binary, jobs, servers):
         ignored = set(names(binary, "--ignored"))
         tests = [name for name in names(binary) if name not in ignored]
         if kind == "it":
-            tests = [name for name in tests if name.startswith(servers) and not any(part in name for part in NOT_TRIED)]
+            tests = tried(tests, servers)
         (WORK / "reports").mkdir(exist_ok=True)
 
         def one(name):
@@ -326,8 +361,8 @@ def main():
     mutants = listed()
     by_name = {mutant["name"]: number for number, mutant in enumerate(mutants)}
     stored = WORK / "not-compiled.txt"
-    names = stored.read_text().splitlines() if stored.exists() else []
-    left_out = {by_name[name] for name in names if name in by_name}
+    not_compiled = stored.read_text().splitlines() if stored.exists() else []
+    left_out = {by_name[name] for name in not_compiled if name in by_name}
     without_place = write(left_out)
     servers = tuple(options.servers)
     binaries = build(left_out, servers)
@@ -341,6 +376,8 @@ def main():
     jobs = os.cpu_count() or 2
     for kind in binaries:
         at_once = jobs if kind == "lib" else 2 * jobs
+        if kind == "it" and any("rabbitmq" in name for name in tried(names(binaries[kind]), servers)):
+            start_nodes(at_once, binaries[kind], names(binaries[kind]))
         results = WORK / f"results-{kind}{chosen(kind, servers)}.txt"
         for line in results.read_text().splitlines() if results.exists() else []:
             test, name = line.split(" ", 1)

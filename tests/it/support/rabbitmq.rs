@@ -1,11 +1,16 @@
 //! A private RabbitMQ node with an epmd of its own. A guardian shell stops both when this process ends, however
 //! it does: the nodes that tests share are in statics, which are never dropped.
 
+mod kept;
+
 use std::{
+    env,
     fmt::Write,
     fs,
+    os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{self, Child, Command, Stdio},
+    sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 
@@ -38,14 +43,13 @@ const POLL: Duration = Duration::from_millis(50);
 
 pub struct RabbitMq {
     directory: PathBuf,
-    port: Port,
-    tls_port: Port,
-    distribution: Port,
-    epmd: Port,
+    ports: [u16; 4],
+    /// What keeps them for a node that is stopped and started again.
+    _reserved: Vec<Port>,
     pub authority: Authority,
     node: Option<Child>,
-    /// Acts when its input is closed.
-    _guardian: Child,
+    /// Acts when its input is closed. None for a node that outlives this process.
+    _guardian: Option<Child>,
 }
 
 /// A message as a consumer gets it.
@@ -56,10 +60,17 @@ pub struct Got {
 }
 
 impl RabbitMq {
-    /// One for all tests that leave it as it is.
+    /// One for all tests that leave it as it is: that of the directory `PUNCTUAL_TEST_RABBITMQ_NODE`, or one that ends
+    /// with this process.
     pub async fn shared() -> &'static Self {
         static NODE: OnceCell<RabbitMq> = OnceCell::const_new();
-        NODE.get_or_init(Self::start).await
+        NODE.get_or_init(|| async {
+            match env::var_os("PUNCTUAL_TEST_RABBITMQ_NODE") {
+                Some(directory) => Self::kept(directory.into()).await,
+                None => Self::start().await,
+            }
+        })
+        .await
     }
 
     /// One for all tests of messages that are larger than what it takes: 10,000 bytes, and headers of 8192 bytes.
@@ -76,12 +87,20 @@ impl RabbitMq {
     }
 
     pub fn port(&self) -> u16 {
-        self.port.number()
+        self.ports[0]
     }
 
     /// Asks every client for a certificate of `authority`.
     pub fn tls_port(&self) -> u16 {
-        self.tls_port.number()
+        self.ports[1]
+    }
+
+    fn distribution_port(&self) -> u16 {
+        self.ports[2]
+    }
+
+    fn epmd_port(&self) -> u16 {
+        self.ports[3]
     }
 
     /// A sink's configuration; the routing key is the message's.
@@ -193,9 +212,12 @@ impl RabbitMq {
 
     /// The value of an Erlang expression in the node. Takes milliseconds, and `rabbitmqctl` a second of processor time.
     async fn eval(&self, expression: &str) -> String {
+        // The node refuses a second caller of one name, and each has the name `c17` unless told otherwise.
+        static CALLS: AtomicUsize = AtomicUsize::new(0);
         let cookie = fs::read_to_string(self.directory.join(".erlang.cookie")).expect("a cookie");
         let mut command = self.with_environment(servers::erl_call());
-        command.args(["-sname", "punctual@localhost", "-c", &cookie, "-e"]);
+        let caller = format!("c{}-{}", process::id(), CALLS.fetch_add(1, Ordering::Relaxed));
+        command.args(["-sname", "punctual@localhost", "-h", &caller, "-c", &cookie, "-e"]);
         let mut command = tokio::process::Command::from(command);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut call = command.spawn().expect("erl_call is installed");
@@ -287,6 +309,8 @@ impl RabbitMq {
             .command("rabbitmq-server")
             // Then the script becomes the node instead of its parent: one process id.
             .env("RUNNING_UNDER_SYSTEMD", "true")
+            // The guardian ends it, and nothing a node that is kept.
+            .process_group(0)
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a second handle"))
             .stderr(log)
@@ -294,6 +318,11 @@ impl RabbitMq {
             .expect("rabbitmq-server is installed");
         fs::write(self.directory.join("node.pid"), node.id().to_string()).expect("written");
         self.node = Some(node);
+        self.answers().await;
+    }
+
+    /// Waits until it takes logins.
+    async fn answers(&self) {
         let deadline = Instant::now() + START;
         // lapin itself waits for ever for a node that accepts and says nothing.
         while !matches!(timeout(ANSWER, self.connect()).await, Ok(Ok(_))) {
@@ -325,22 +354,29 @@ impl RabbitMq {
     /// And with plugins, their names separated by commas.
     pub async fn start_with_plugins(plugins: &str, settings: &str) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory").keep();
-        let authority = Authority::within(&directory);
-        let epmd = Port::reserve();
-        let mut server = Self {
-            _guardian: guardian(&directory, &epmd),
-            directory,
-            port: Port::reserve(),
-            tls_port: Port::reserve(),
-            distribution: Port::reserve(),
-            epmd,
-            authority,
-            node: None,
-        };
-        fs::write(server.directory.join("plugins"), format!("[{plugins}].")).expect("written");
-        fs::write(server.directory.join("rabbitmq.conf"), server.settings() + settings).expect("written");
-        server.restart().await;
+        let mut server = Self::within(directory);
+        server._guardian = Some(guardian(&server.directory, server.epmd_port()));
+        server.start_first(plugins, settings).await;
         server
+    }
+
+    /// Not started yet, on free ports.
+    fn within(directory: PathBuf) -> Self {
+        let reserved = [(); 4].map(|()| Port::reserve());
+        Self {
+            authority: Authority::within(&directory),
+            directory,
+            ports: reserved.each_ref().map(Port::number),
+            _reserved: reserved.into(),
+            node: None,
+            _guardian: None,
+        }
+    }
+
+    async fn start_first(&mut self, plugins: &str, settings: &str) {
+        fs::write(self.directory.join("plugins"), format!("[{plugins}].")).expect("written");
+        fs::write(self.directory.join("rabbitmq.conf"), self.settings() + settings).expect("written");
+        self.restart().await;
     }
 
     fn settings(&self) -> String {
@@ -367,10 +403,10 @@ impl RabbitMq {
         command
             .current_dir(&self.directory)
             .env("HOME", &self.directory)
-            .env("ERL_EPMD_PORT", self.epmd.number().to_string())
+            .env("ERL_EPMD_PORT", self.epmd_port().to_string())
             .env("RABBITMQ_NODENAME", "punctual@localhost")
             .env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", "-kernel inet_dist_use_interface {127,0,0,1}")
-            .env("RABBITMQ_DIST_PORT", self.distribution.number().to_string())
+            .env("RABBITMQ_DIST_PORT", self.distribution_port().to_string())
             .env("RABBITMQ_MNESIA_BASE", path("data"))
             .env("RABBITMQ_LOG_BASE", path("log"))
             .env("RABBITMQ_PID_FILE", path("pid"))
@@ -415,7 +451,7 @@ pub fn durable() -> QueueDeclareOptions {
 
 /// Runs epmd; once its input is closed, at the latest when this process ends, it kills what runs in `directory`,
 /// and removes that.
-fn guardian(directory: &Path, epmd: &Port) -> Child {
+fn guardian(directory: &Path, epmd: u16) -> Child {
     let script = r#"trap '' INT TERM
         epmd -address 127.0.0.1 -port "$2" &
         cat
@@ -424,7 +460,7 @@ fn guardian(directory: &Path, epmd: &Port) -> Child {
     Command::new("sh")
         .args(["-c", script, "guardian"])
         .arg(directory)
-        .arg(epmd.number().to_string())
+        .arg(epmd.to_string())
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
