@@ -24,7 +24,8 @@ use crate::{
     program::eventually,
     support::{
         RabbitMq,
-        kafka::{self, Broker, Record},
+        kafka::{self, Broker, Listener, Record},
+        port::Port,
         proxy::Proxy,
         receiver::wall_clock,
     },
@@ -49,8 +50,12 @@ pub struct Brokers {
     pub rabbitmq: Turn<RabbitMq>,
     kafka_address: String,
     rabbitmq_port: u16,
+    /// Between the instances and each broker of Kafka.
+    pub kafka_paths: [Proxy; 2],
     /// Between the instances and RabbitMQ.
     pub rabbitmq_path: Proxy,
+    /// What the brokers of Kafka listen on, behind `kafka_paths`.
+    _kafka_ports: [Port; 2],
     taken: Arc<Mutex<Vec<Arrival>>>,
     taking: JoinHandle<()>,
 }
@@ -61,10 +66,19 @@ impl Brokers {
         if !Path::new("/usr/lib/rabbitmq/bin/rabbitmq-server").exists() || !kafka::installed() {
             return None;
         }
-        let (kafka, rabbitmq) = (Broker::start().await?, RabbitMq::start().await);
+        let kafka_ports = [(); 2].map(|()| Port::reserve());
+        let kafka_paths = kafka_ports.each_ref().map(|port| Proxy::start(port.number()));
+        let behind = |broker: usize| Listener {
+            name: "INSTANCES",
+            protocol: "PLAINTEXT",
+            port: kafka_ports[broker].number(),
+            advertised: kafka_paths[broker].port(),
+        };
+        let (kafka, rabbitmq) =
+            (Broker::start_with(|_| (vec![behind(0)], String::new())).await?, RabbitMq::start().await);
         let kafka_address = kafka.address();
         kafka::create_topic(&kafka_address, INPUT, INPUT_PARTITIONS, &[]).await;
-        let second = kafka.join().await;
+        let second = kafka.join(&[behind(1)]).await;
         kafka::create_topic_on(&kafka_address, NAME, &NODES).await;
         rabbitmq.declare(NAME, NAME).await;
         rabbitmq.declare(INPUT, INPUT).await;
@@ -76,6 +90,8 @@ impl Brokers {
             rabbitmq: Turn::new(rabbitmq),
             kafka_address,
             rabbitmq_port,
+            kafka_paths,
+            _kafka_ports: kafka_ports,
             rabbitmq_path: Proxy::start(rabbitmq_port),
             taken,
             taking,
@@ -85,21 +101,26 @@ impl Brokers {
     /// The sinks, as YAML.
     pub fn sinks(&self) -> String {
         format!(
-            "  topic: {{ type: kafka, brokers: ['{}'], topic: {NAME}, timeout: 2s }}\n  \
+            "  topic: {{ type: kafka, brokers: [{}], topic: {NAME}, timeout: 2s }}\n  \
              queue: {{ type: rabbitmq, url: 'amqp://127.0.0.1:{}/%2f', exchange: {NAME}, routing_key: {NAME}, timeout: 2s }}\n",
-            self.kafka_address,
+            self.kafka_servers(),
             self.rabbitmq_path.port()
         )
+    }
+
+    /// Those of Kafka, as the instances know them.
+    fn kafka_servers(&self) -> String {
+        self.kafka_paths.each_ref().map(|path| format!("'localhost:{}'", path.port())).join(", ")
     }
 
     /// The sources, as YAML. The partitions of a killed instance are read again when its session ends.
     pub fn sources(&self) -> String {
         format!(
-            "  from-kafka: {{ type: kafka, brokers: ['{}'], topics: [{INPUT}], group_id: punctual, start: earliest, \
+            "  from-kafka: {{ type: kafka, brokers: [{}], topics: [{INPUT}], group_id: punctual, start: earliest, \
              options: {{ session.timeout.ms: 6000 }}, route: from-kafka }}\n  \
              from-rabbitmq: {{ type: rabbitmq, url: 'amqp://127.0.0.1:{}/%2f', queue: {INPUT}, id_from: message_id, \
              route: from-rabbitmq }}\n",
-            self.kafka_address,
+            self.kafka_servers(),
             self.rabbitmq_path.port()
         )
     }

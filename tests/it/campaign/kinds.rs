@@ -3,7 +3,7 @@
 use super::store::Shape;
 
 /// Kinds of faults, each with the mean time between two of them in milliseconds.
-pub const KINDS: [(Kind, u64); 26] = [
+pub const KINDS: [(Kind, u64); 27] = [
     (Kind::Kill, 8000),
     (Kind::Stop, 10_000),
     (Kind::Terminate, 9000),
@@ -31,6 +31,7 @@ pub const KINDS: [(Kind, u64); 26] = [
     (Kind::OtherRedisNetwork, 25_000),
     // Last, so that the other kinds of a seed stay as they were.
     (Kind::Leader, 60_000),
+    (Kind::KafkaNetwork, 20_000),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,6 +69,7 @@ pub enum Kind {
     OtherRedisNetwork,
     /// The second broker of Kafka, and with it the leader of one partition.
     Leader,
+    KafkaNetwork,
 }
 
 impl Kind {
@@ -100,6 +102,7 @@ impl Kind {
             Self::OtherRedis => "other-redis",
             Self::OtherRedisNetwork => "other-redis-network",
             Self::Leader => "leader",
+            Self::KafkaNetwork => "kafka-network",
         }
     }
 
@@ -130,7 +133,7 @@ impl Kind {
             | Self::FailOver
             | Self::CutOff => true,
             // It has stored what it did not confirm any more.
-            Self::Kafka | Self::Leader => route == "topic",
+            Self::Kafka | Self::Leader | Self::KafkaNetwork => route == "topic",
             Self::RabbitMq | Self::RabbitMqNetwork | Self::Exchange | Self::FullQueue => route == "queue",
             Self::OtherRedis | Self::OtherRedisNetwork => route == "elsewhere",
             Self::EndpointNetwork => !matches!(route, "jobs" | "elsewhere" | "topic" | "queue"),

@@ -76,7 +76,9 @@ fn draw(random: &mut Random, kind: Kind, at: u64) -> Planned {
         Kind::Kafka | Kind::RabbitMq => random.between(0, 3000),
         // At times longer than a lease.
         Kind::Network => random.between(300, 8000),
-        Kind::EndpointNetwork | Kind::RabbitMqNetwork | Kind::OtherRedisNetwork => random.between(300, 5000),
+        Kind::EndpointNetwork | Kind::KafkaNetwork | Kind::RabbitMqNetwork | Kind::OtherRedisNetwork => {
+            random.between(300, 5000)
+        }
     };
     let instance = usize::try_from(random.next() % 3).expect("an index") % INSTANCES;
     let random = random.fork();
@@ -118,7 +120,11 @@ async fn cause(planned: &Planned, world: &World, faults: &Faults, base: i64) {
         }
         Kind::OtherRedis => world.elsewhere.interrupt(planned, faults).await,
         Kind::Endpoint => to_endpoint(planned, world, faults).await,
-        Kind::Network | Kind::EndpointNetwork | Kind::RabbitMqNetwork | Kind::OtherRedisNetwork => {
+        Kind::Network
+        | Kind::EndpointNetwork
+        | Kind::KafkaNetwork
+        | Kind::RabbitMqNetwork
+        | Kind::OtherRedisNetwork => {
             to_network(planned, world, faults).await;
         }
         Kind::Right | Kind::Memory => redis_faults::to_settings(planned, world, faults).await,
@@ -169,6 +175,15 @@ async fn to_network(planned: &Planned, world: &World, faults: &Faults) {
                 Shape::Cluster => ", to the first half of the servers",
             };
             (&network.turn, network.paths(is_all), Some(planned.instance), detail)
+        }
+        (Kind::KafkaNetwork, Some(brokers)) => {
+            let both = brokers.kafka_paths.iter();
+            let (paths, detail) = match random.between(1, 4) {
+                1 => (both.take(1).collect(), ", to the first broker"),
+                2 => (both.skip(1).collect(), ", to the second broker"),
+                _ => (both.collect(), ""),
+            };
+            (world.turn(planned.kind), paths, None, detail)
         }
         (Kind::RabbitMqNetwork, Some(brokers)) => (world.turn(planned.kind), vec![&brokers.rabbitmq_path], None, ""),
         (Kind::OtherRedisNetwork, _) => (world.turn(planned.kind), vec![&world.elsewhere.path], None, ""),

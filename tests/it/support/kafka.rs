@@ -12,7 +12,7 @@ use std::{env, time::Duration};
 use tokio::sync::OnceCell;
 
 pub use self::{
-    broker::{Broker, tool},
+    broker::{Broker, Listener, tool},
     client::{
         Member, Record, add_partitions, commit, committed, consume, count, count_of, create_topic, create_topic_on,
         delete_records, delete_topic, until,

@@ -47,7 +47,7 @@ async fn cluster() -> Option<(OwnedMutexGuard<Cluster>, String)> {
         cluster
     } else {
         let first = Broker::start().await?;
-        let second = first.join().await;
+        let second = first.join(&[]).await;
         let cluster = Arc::new(Mutex::new(Cluster { first, second }));
         *shared = Arc::downgrade(&cluster);
         cluster

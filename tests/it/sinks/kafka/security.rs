@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     Authority, answer, delivery, http,
-    kafka::{self, Broker},
+    kafka::{self, Broker, Listener},
     port::Port,
     punctual::Punctual,
     send, send_one,
@@ -52,7 +52,13 @@ impl Secured {
                 authority.file("ca.pem").display(),
             );
             let ports = [("SSL", &tls), ("SASL_PLAINTEXT", &sasl), ("SASL_SSL", &sasl_tls)];
-            (ports.map(|(name, port)| (name, port.number())).to_vec(), settings)
+            let listener = |(name, port): (&'static str, &Port)| Listener {
+                name,
+                protocol: name,
+                port: port.number(),
+                advertised: port.number(),
+            };
+            (ports.map(listener).into(), settings)
         })
         .await?;
         kafka::create_topic(&broker.address(), TOPIC, 1, &[]).await;

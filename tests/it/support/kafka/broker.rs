@@ -21,6 +21,15 @@ const STOP: Duration = Duration::from_secs(30);
 /// Clusters of tests' own that run at once: each broker takes some 400 MB.
 static TURNS: Semaphore = Semaphore::const_new(2);
 
+/// One beside the plain one.
+pub struct Listener {
+    pub name: &'static str,
+    pub protocol: &'static str,
+    pub port: u16,
+    /// The port that clients are told: its own, or that of a proxy.
+    pub advertised: u16,
+}
+
 /// A broker of a test's own; killed on drop.
 pub struct Broker {
     directory: TempDir,
@@ -37,9 +46,8 @@ impl Broker {
         Self::start_with(|_| (Vec::new(), String::new())).await
     }
 
-    /// With listeners beside the plain one, `(protocol, port)`, and more properties: `settings` gives them for the
-    /// broker's directory. `None`: the test cannot run.
-    pub async fn start_with(settings: impl FnOnce(&Path) -> (Vec<(&'static str, u16)>, String)) -> Option<Self> {
+    /// With more listeners and properties: `settings` gives them for the broker's directory. `None`: the test cannot run.
+    pub async fn start_with(settings: impl FnOnce(&Path) -> (Vec<Listener>, String)) -> Option<Self> {
         if !super::installed() {
             return None;
         }
@@ -54,10 +62,10 @@ impl Broker {
     }
 
     /// A second one in the same cluster: node 2, where this is node 1.
-    pub async fn join(&self) -> Self {
+    pub async fn join(&self, listeners: &[Listener]) -> Self {
         let (directory, port) = (tempfile::tempdir().expect("a temporary directory"), Port::reserve());
         let controller = self.controller.as_ref().expect("the first has one").number();
-        format(directory.path(), &port, (2, controller), &[], "");
+        format(directory.path(), &port, (2, controller), listeners, "");
         let mut broker = Self { directory, port, controller: None, child: None, _turn: None };
         broker.restart().await;
         broker
@@ -169,17 +177,17 @@ fn log(directory: &Path) -> File {
 }
 
 /// Node 1 is the controller, too.
-fn format(directory: &Path, port: &Port, (node, controller): (u8, u16), others: &[(&str, u16)], more: &str) {
+fn format(directory: &Path, port: &Port, (node, controller): (u8, u16), others: &[Listener], more: &str) {
     let port = port.number();
     let (roles, controlling) = match node {
         1 => ("broker,controller", format!(",CONTROLLER://127.0.0.1:{controller}")),
         _ => ("broker", String::new()),
     };
-    let join = |one: &dyn Fn(&(&str, u16)) -> String| others.iter().map(one).collect::<Vec<_>>().concat();
-    let listening = join(&|(name, port)| format!(",{name}://127.0.0.1:{port}"));
+    let join = |one: &dyn Fn(&Listener) -> String| others.iter().map(one).collect::<Vec<_>>().concat();
+    let listening = join(&|other| format!(",{}://127.0.0.1:{}", other.name, other.port));
     // A certificate is for a name.
-    let advertised = join(&|(name, port)| format!(",{name}://localhost:{port}"));
-    let protocols = join(&|(name, _)| format!(",{name}:{name}"));
+    let advertised = join(&|other| format!(",{}://localhost:{}", other.name, other.advertised));
+    let protocols = join(&|other| format!(",{}:{}", other.name, other.protocol));
     let data = directory.join("data");
     let properties = format!(
         "process.roles={roles}
