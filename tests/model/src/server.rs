@@ -244,13 +244,22 @@ impl Server {
         self.host.lock().keyspace.drop_last(count)
     }
 
-    fn subscribe(&self, link: u64, channel: &[u8], is_sharded: bool, messages: &UnboundedSender<Reply>) {
+    /// Returns how many channels of this kind the link has.
+    fn subscribe(&self, link: u64, channel: &[u8], is_sharded: bool, messages: &UnboundedSender<Reply>) -> usize {
         let subscriber = Subscriber { link, is_sharded, channel: channel.to_vec(), messages: messages.clone() };
+        let count = self.unsubscribe(link, channel, is_sharded);
         self.host.lock().subscribers.push(subscriber);
+        count + 1
     }
 
-    fn unsubscribe(&self, link: u64, channel: Option<&[u8]>) {
-        let mut host = self.host.lock();
-        host.subscribers.retain(|one| one.link != link || channel.is_some_and(|channel| channel != one.channel));
+    fn unsubscribe(&self, link: u64, channel: &[u8], is_sharded: bool) -> usize {
+        let subscribers = &mut self.host.lock().subscribers;
+        let is_of_link = |one: &Subscriber| one.link == link && one.is_sharded == is_sharded;
+        subscribers.retain(|one| !is_of_link(one) || one.channel != channel);
+        subscribers.iter().filter(|one| is_of_link(one)).count()
+    }
+
+    fn end_link(&self, link: u64) {
+        self.host.lock().subscribers.retain(|one| one.link != link);
     }
 }

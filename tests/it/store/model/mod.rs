@@ -1,5 +1,6 @@
 //! The model on which the simulation runs the scripts replies as a real Redis does, and keeps the same keys.
 
+mod channels;
 mod commands;
 mod reply;
 mod script;
@@ -54,7 +55,7 @@ const SCRIPTS: [&str; 25] = [
 
 /// Both servers.
 struct Pair {
-    _redis: RedisServer,
+    redis: RedisServer,
     connection: MultiplexedConnection,
     model: Arc<Server>,
 }
@@ -63,7 +64,7 @@ impl Pair {
     async fn start() -> Self {
         let redis = RedisServer::start_with(&["--appendonly", "no"]).await;
         let connection = redis.connection().await;
-        Self { _redis: redis, connection, model: Server::new(|| 1_700_000_000_123_456) }
+        Self { redis, connection, model: Server::new(|| 1_700_000_000_123_456) }
     }
 
     async fn clear(&mut self) {

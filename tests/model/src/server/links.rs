@@ -102,7 +102,7 @@ impl Links {
                 () = write(writer, replies.1) => {}
                 _ = ends.changed() => {}
             }
-            links.server.unsubscribe(link, None);
+            links.server.end_link(link);
         });
         Some(client)
     }
@@ -181,8 +181,9 @@ impl Links {
         fails_at: Option<f64>,
     ) -> Vec<Reply> {
         let name = command[0].to_ascii_uppercase();
-        let confirmed =
-            |kind: &str, channel: &[u8]| Reply::Array(vec![Reply::bulk(kind), Reply::bulk(channel), Reply::Int(1)]);
+        let confirmed = |kind: &str, channel: &[u8], count| {
+            Reply::Array(vec![Reply::bulk(kind), Reply::bulk(channel), Reply::count(count)])
+        };
         match &name[..] {
             b"SUBSCRIBE" | b"SSUBSCRIBE" => {
                 if let Some(reply) = self.server.given(command) {
@@ -190,15 +191,15 @@ impl Links {
                 }
                 let is_sharded = name.len() > b"SUBSCRIBE".len();
                 let subscribe = |channel: &Vec<u8>| {
-                    self.server.subscribe(link, channel, is_sharded, messages);
-                    confirmed(if is_sharded { "ssubscribe" } else { "subscribe" }, channel)
+                    let count = self.server.subscribe(link, channel, is_sharded, messages);
+                    confirmed(if is_sharded { "ssubscribe" } else { "subscribe" }, channel, count)
                 };
                 command[1..].iter().map(subscribe).collect()
             }
             b"UNSUBSCRIBE" => {
                 let unsubscribe = |channel: &Vec<u8>| {
-                    self.server.unsubscribe(link, Some(channel));
-                    confirmed("unsubscribe", channel)
+                    let count = self.server.unsubscribe(link, channel, false);
+                    confirmed("unsubscribe", channel, count)
                 };
                 command[1..].iter().map(unsubscribe).collect()
             }
