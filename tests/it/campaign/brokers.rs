@@ -54,7 +54,7 @@ pub struct Brokers {
     pub kafka_paths: [Proxy; 2],
     /// Between the instances and RabbitMQ.
     pub rabbitmq_path: Proxy,
-    /// What the brokers of Kafka listen on, behind `kafka_paths`.
+    /// The brokers of Kafka listen on these, behind `kafka_paths`.
     _kafka_ports: [Port; 2],
     taken: Arc<Mutex<Vec<Arrival>>>,
     taking: JoinHandle<()>,

@@ -44,7 +44,7 @@ const POLL: Duration = Duration::from_millis(50);
 pub struct RabbitMq {
     directory: PathBuf,
     ports: [u16; 4],
-    /// What keeps them for a node that is stopped and started again.
+    /// Keep the ports for a node that is stopped and started again.
     _reserved: Vec<Port>,
     pub authority: Authority,
     node: Option<Child>,
@@ -309,7 +309,7 @@ impl RabbitMq {
             .command("rabbitmq-server")
             // Then the script becomes the node instead of its parent: one process id.
             .env("RUNNING_UNDER_SYSTEMD", "true")
-            // The guardian ends it, and nothing a node that is kept.
+            // The guardian ends it. A signal for the tests must not end a node that is kept.
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a second handle"))

@@ -22,7 +22,7 @@ const CHANNELS: [&str; 3] = ["a", "b", "c"];
 trait Link: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Link for T {}
 
-/// What comes up to the reply to a last command, byte for byte.
+/// All bytes up to the reply to a last command.
 async fn received(link: &mut dyn Link) -> String {
     send(link, "SUBSCRIBE end").await;
     let mut all = Vec::new();

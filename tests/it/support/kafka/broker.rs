@@ -26,7 +26,7 @@ pub struct Listener {
     pub name: &'static str,
     pub protocol: &'static str,
     pub port: u16,
-    /// The port that clients are told: its own, or that of a proxy.
+    /// The port for clients: its own, or that of a proxy.
     pub advertised: u16,
 }
 
