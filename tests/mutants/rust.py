@@ -39,7 +39,7 @@ EQUIVALENT = ROOT / "tests/mutants/equivalent_rust.txt"
 SERVERS = ("store::", "sinks::", "sources::", "api::", "program::")
 NOT_TRIED = ("own_sink", "examples", "clients", "rabbitmq_migration", "upgrade", "dev::")
 # Seconds of a test alone. Longer ones are not tried.
-LONGEST = {"lib": 15.0, "it": 15.0}
+LONGEST = {"lib": 15.0, "it": 30.0}
 # Seconds of tests that run in one process.
 TOGETHER = {"lib": 0.3, "it": 3.0}
 # Where an edit begins; an arm that is left out; another value of a function.
