@@ -40,8 +40,8 @@ SERVERS = ("store::", "sinks::", "sources::", "api::", "program::")
 NOT_TRIED = ("own_sink", "examples", "clients", "rabbitmq_migration", "upgrade", "dev::")
 # Seconds of a test alone. Longer ones are not tried.
 LONGEST = {"lib": 15.0, "it": 30.0}
-# Seconds of tests that run in one process.
-TOGETHER = {"lib": 0.3, "it": 3.0}
+# Seconds of tests that run in one process, and how many at once: those with servers wait for most of their time.
+TOGETHER, AT_ONCE = {"lib": 0.3, "it": 60.0}, {"lib": 1, "it": 6}
 # Where an edit begins; an arm that is left out; another value of a function.
 OPEN, ARM, VALUE = (re.compile(mark) for mark in (rb"/\*<(\d+)\*/", rb"/\*<(\d+)\*/(?:if )?!crate", rb"on\((\d+)\) \{ return"))
 
@@ -234,7 +234,7 @@ def end(process, directory):
             continue
 
 
-def execute(binary, names, environment, limit):
+def execute(binary, names, environment, limit, at_once=1):
     """The first test that fails, or nothing, and the seconds."""
     began, failed, late = time.time(), None, threading.Event()
     node = IDLE.get() if NODES else ""
@@ -243,7 +243,7 @@ def execute(binary, names, environment, limit):
         if node:
             environment["PUNCTUAL_TEST_RABBITMQ_NODE"] = node
         process = subprocess.Popen(
-            [binary, "--exact", "--test-threads=1", *names], cwd=TREE, env=environment, start_new_session=True,
+            [binary, "--exact", f"--test-threads={at_once}", *names], cwd=TREE, env=environment, start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )
         RUNNING[process] = directory
@@ -329,8 +329,8 @@ class Trial:
                 seconds += tests[count].seconds
                 count += 1
             together, tests = tests[:count], tests[count:]
-            limit = 15 + 5 * seconds
-            failed, _ = execute(self.binary, [test.name for test in together], environment, limit)
+            limit = 15 + 5 * seconds / AT_ONCE[self.kind]
+            failed, _ = execute(self.binary, [test.name for test in together], environment, limit, AT_ONCE[self.kind])
             if failed and self.kind == "it":
                 again = execute(self.binary, [failed], environment, limit)[0]
                 if not again or execute(self.binary, [failed], {}, limit)[0]:
@@ -392,7 +392,7 @@ def main():
                 file.write(f"{test} {mutants[number]['name']}\n")
 
         left = [number for number in numbers if kind not in caught[number] and set(caught[number].values()) <= {"-"}]
-        with ThreadPoolExecutor(at_once) as pool:
+        with ThreadPoolExecutor(jobs) as pool:
             list(pool.map(one, left))
     by_kind = {kind: sum(caught[n].get(kind, "-") != "-" for n in numbers) for kind in ("lib", "it")}
     still_open = [number for number in numbers if set(caught[number].values()) <= {"-"}]

@@ -20,7 +20,7 @@ use lapin::{
 use parking_lot::Mutex;
 
 use super::message::{MessageTag, PreparedMessage};
-use crate::connector::rabbitmq::{BrokerConnection, FrameNotes};
+use crate::connector::rabbitmq::{BrokerConnection, FrameNotes, portion};
 
 /// Maximum messages that were given to lapin and are not sent yet. They are sent even after their batch has timed out.
 /// The number is high enough that waiting for them costs little for each.
@@ -68,12 +68,8 @@ impl ConfirmChannel {
         exchange: &str,
         messages: &mut impl Iterator<Item = &'m PreparedMessage>,
     ) -> (Vec<PendingConfirm>, Option<Error>) {
-        let (mut publishing, mut bytes) = (Vec::new(), 0);
-        while publishing.len() < MAX_AHEAD_MESSAGES
-            && bytes < MAX_AHEAD_BYTES
-            && let Some(message) = messages.next()
-        {
-            bytes += message.payload.len();
+        let mut publishing = Vec::new();
+        for message in portion(messages, MAX_AHEAD_MESSAGES, MAX_AHEAD_BYTES, |message| message.payload.len()) {
             let mut one = Box::pin(maybe_done(self.publish(exchange, message)));
             // The first poll queues the message in lapin. Nothing waits for it yet, so nothing is woken when it is sent.
             let _ = one.as_mut().poll(&mut Context::from_waker(Waker::noop()));

@@ -222,9 +222,8 @@ impl SinkConnection {
     fn take_idle(&self) -> Option<Arc<ConfirmChannel>> {
         let mut idle = self.idle.lock();
         idle.retain(|channel| channel.is_usable());
-        let (index, channel) = idle.iter().enumerate().min_by_key(|(_, channel)| channel.pending())?;
-        let is_enough = channel.pending() < BUSY_MESSAGES || idle.len() == MAX_CHANNELS;
-        is_enough.then(|| idle.swap_remove(index))
+        let pending: Vec<usize> = idle.iter().map(ConfirmChannel::pending).collect();
+        calmest(&pending).map(|index| idle.swap_remove(index))
     }
 }
 
@@ -242,6 +241,12 @@ impl ChannelPermit<'_> {
     }
 }
 
+/// The channel to use, by the numbers of unconfirmed messages of all idle ones; `None` if another one should be opened.
+fn calmest(pending: &[usize]) -> Option<usize> {
+    let (index, fewest) = pending.iter().enumerate().min_by_key(|(_, pending)| **pending)?;
+    (*fewest < BUSY_MESSAGES || pending.len() == MAX_CHANNELS).then_some(index)
+}
+
 /// If `exchange` does not exist, the broker closes the channel. The default exchange has an empty name, cannot be declared,
 /// and always exists.
 async fn declare_passively(channel: &lapin::Channel, exchange: &str) -> Result<(), Error> {
@@ -253,4 +258,13 @@ async fn declare_passively(channel: &lapin::Channel, exchange: &str) -> Result<(
         .map_err(|error| Error::from(std::io::Error::other(format!("exchange: {error}"))))?;
     // The broker ignores the kind of a passive declare.
     channel.exchange_declare(name, ExchangeKind::Direct, options, FieldTable::default()).await
+}
+
+#[test]
+fn a_busy_channel_is_used_only_if_there_are_no_more() {
+    assert_eq!(calmest(&[]), None);
+    assert_eq!(calmest(&[3, 1, 2]), Some(1));
+    assert_eq!(calmest(&[BUSY_MESSAGES, BUSY_MESSAGES - 1]), Some(1));
+    assert_eq!(calmest(&[BUSY_MESSAGES; MAX_CHANNELS - 1]), None);
+    assert_eq!(calmest(&[BUSY_MESSAGES + 1, BUSY_MESSAGES, 999, 999]), Some(1));
 }

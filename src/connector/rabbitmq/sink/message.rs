@@ -184,14 +184,14 @@ fn text(value: &str) -> AMQPValue {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use crate::{
         message::{MessageId, Metadata, TypedValue},
         time::UnixMillis,
     };
 
-    fn delivery(id: &str, metadata: Metadata) -> Delivery {
+    pub fn delivery(id: &str, metadata: Metadata) -> Delivery {
         Delivery {
             id: MessageId::parse(id).unwrap(),
             route: "r".into(),
@@ -217,6 +217,20 @@ mod tests {
             assert_ne!(MessageTag::of(&prepared(other).properties), Some(one.tag.clone()));
         }
         assert_eq!(MessageTag::of(&BasicProperties::default()), None);
+    }
+
+    #[test]
+    fn a_message_is_sent_if_its_properties_fit_into_a_frame_of_the_broker() {
+        let properties = |text: &str| Properties { correlation_id: Some(text.into()), ..Properties::default() };
+        let origin = |text: &str| Origin { properties: Some(properties(text)), ..Origin::default() };
+        let fits = |text: &str, frame_max| {
+            let metadata = Metadata { origin: origin(text).or_none(), ..Metadata::default() };
+            PreparedMessage::new((0, None), delivery("a", metadata), "k", frame_max).is_ok()
+        };
+        let bytes = |text: &str| (0..1000).find(|frame_max| fits(text, *frame_max)).unwrap();
+        // With two headers of 14 bytes each, and their values.
+        assert!(bytes("") > 50);
+        assert_eq!(bytes(&"x".repeat(100)), bytes("") + 100);
     }
 
     #[test]

@@ -163,3 +163,33 @@ impl Sink for RabbitMqSink {
         self.supervisor.close().await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::message::Metadata;
+
+    fn sink(exchange: &str, routing_key: Option<&str>) -> RabbitMqSink {
+        let url = "amqp://127.0.0.1:5672/%2f";
+        let settings = json!({
+            "url": url, "exchange": exchange, "routing_key": routing_key, "allow": ["**"], "tls": {}, "timeout": "3s"
+        });
+        RabbitMqSink::new(&serde_json::from_value(settings).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_sink_has_a_domain_for_each_destination_unless_there_is_one() {
+        let metadata = Metadata { key: Some("k".into()), ..Metadata::default() };
+        let delivery = message::tests::delivery("a", metadata);
+        for (exchange, routing_key, domain) in
+            [("x", Some("always"), None), ("x", None, Some("x/k")), ("{route}", Some("always"), Some("r/always"))]
+        {
+            let sink = sink(exchange, routing_key);
+            assert_eq!(sink.domain(&delivery), domain.map(Domain::from), "{exchange}");
+            assert_eq!(sink.has_destinations(), domain.is_some(), "{exchange}");
+            assert_eq!(sink.timeout(), Duration::from_secs(3));
+        }
+    }
+}

@@ -342,3 +342,17 @@ fn is_of_channel(error: &Error) -> bool {
 fn has_reason(error: &Error) -> bool {
     !matches!(error.kind(), ErrorKind::InvalidChannelState(..))
 }
+
+#[test]
+fn the_error_of_a_closed_channel_is_not_that_of_the_connection() {
+    use lapin::{
+        ChannelState,
+        protocol::{AMQPError, AMQPErrorKind, AMQPHardError, AMQPSoftError},
+    };
+    let answered = |kind| Error::from(ErrorKind::ProtocolError(AMQPError::new(kind, "the reason".into())));
+    let closed = Error::from(ErrorKind::InvalidChannelState(ChannelState::Closed, "basic.publish"));
+    let refused = answered(AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED));
+    let ended = answered(AMQPErrorKind::Hard(AMQPHardError::CONNECTIONFORCED));
+    assert_eq!([&closed, &refused, &ended].map(is_of_channel), [true, true, false]);
+    assert_eq!([&closed, &refused, &ended].map(has_reason), [false, true, true]);
+}

@@ -25,6 +25,13 @@ pub fn connect_limit(timeout: Duration) -> Duration {
     timeout.mul_f64(0.9).min(MAX_CONNECT)
 }
 
+#[test]
+fn an_attempt_to_connect_ends_before_the_timeout_of_the_sink() {
+    for (timeout, limit) in [(1000, 900), (11_000, 9900), (60_000, 10_000)] {
+        assert_eq!(connect_limit(Duration::from_millis(timeout)), Duration::from_millis(limit));
+    }
+}
+
 pub struct Supervisor {
     broker: Broker,
     limit: Duration,

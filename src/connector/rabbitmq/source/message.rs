@@ -271,6 +271,18 @@ mod tests {
     }
 
     #[test]
+    fn the_broker_counts_how_often_a_message_was_returned() {
+        let returned = |header| {
+            let mut delivery = Delivery::mock(1, "x".into(), "k".into(), false, Vec::new());
+            delivery.properties = headers(&[header]);
+            return_count(&delivery)
+        };
+        let count = |value| returned((DELIVERY_COUNT, value));
+        assert_eq!([12, 0, -1].map(|count_| count(AMQPValue::LongLongInt(count_))), [12, 0, 0]);
+        assert_eq!(returned(("other", AMQPValue::LongLongInt(7))), 0);
+    }
+
+    #[test]
     fn exchange_key_and_ids_of_the_producer_are_kept() {
         let given = BasicProperties::default().with_cluster_id("c".into()).with_timestamp(7);
         let metadata = scheduled(read(IdFrom::Ulid, false, "k", given)).metadata;

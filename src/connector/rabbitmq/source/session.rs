@@ -271,19 +271,6 @@ impl Session {
         }
     }
 
-    /// Takes the next batch of the received deliveries.
-    fn batch(&mut self) -> Vec<Delivery> {
-        let (mut batch, mut bytes) = (Vec::new(), 0);
-        while batch.len() < MAX_BATCH_MESSAGES
-            && bytes < MAX_BATCH_BYTES
-            && let Some(delivery) = self.received.pop_front()
-        {
-            bytes += delivery.data.len();
-            batch.push(delivery);
-        }
-        batch
-    }
-
     /// Stores a batch in Redis. Acknowledges each message when Redis has it, also while others wait.
     ///
     /// # Errors
@@ -294,7 +281,9 @@ impl Session {
         intake: &Intake,
         rng: &mut (impl Rng + Send),
     ) -> Result<(), SessionEnd> {
-        let deliveries = self.batch();
+        let mut received = std::iter::from_fn(|| self.received.pop_front());
+        let bytes_of = |delivery: &Delivery| delivery.data.len();
+        let deliveries = rabbitmq::portion(&mut received, MAX_BATCH_MESSAGES, MAX_BATCH_BYTES, bytes_of);
         self.warn_of_limit(&deliveries, intake);
         let mut entries = Vec::with_capacity(deliveries.len());
         // Delivery tags of messages that are not in Redis, by the index of their entry.
@@ -364,19 +353,24 @@ impl Session {
     }
 
     fn warn_of_limit(&mut self, deliveries: &[Delivery], intake: &Intake) {
-        let returns = deliveries.iter().map(return_count).filter(|returns| *returns >= NEAR_LIMIT);
-        let (count, most) = returns.fold((0, 0), |(count, most), returns| (count + 1, most.max(returns)));
-        intake.metrics().near_limit.increment(count);
-        if count > 0 && !std::mem::replace(&mut self.has_warned, true) {
+        let returns = near_limit(deliveries.iter().map(return_count));
+        let Some(most) = returns.iter().max() else { return };
+        intake.metrics().near_limit.increment(returns.len() as u64);
+        if !std::mem::replace(&mut self.has_warned, true) {
             tracing::warn!(
                 source = intake.name(),
-                messages = count,
+                messages = returns.len(),
                 returns = most,
                 "messages were returned many times. RabbitMQ 4 drops a message that a quorum queue has delivered more \
                  than 20 times, unless the queue has another limit. `x-delivery-limit: 1000000` is safe on every version"
             );
         }
     }
+}
+
+/// The numbers of returns after which a queue may soon drop a message.
+fn near_limit(returns: impl Iterator<Item = u64>) -> Vec<u64> {
+    returns.filter(|returns| *returns >= NEAR_LIMIT).collect()
 }
 
 /// Starts a consumer with at most `window` unacknowledged messages.
@@ -414,5 +408,10 @@ mod tests {
         assert_eq!(acknowledgements(vec![5, 2, 1], Some(3)), [(2, true), (5, false)]);
         assert_eq!(acknowledgements(vec![6, 5], Some(4)), [(5, false), (6, false)]);
         assert_eq!(acknowledgements(Vec::new(), Some(4)), []);
+    }
+
+    #[test]
+    fn messages_with_half_of_the_permitted_returns_are_reported() {
+        assert_eq!(near_limit([9, 10, 0, 21].into_iter()), [10, 21]);
     }
 }
