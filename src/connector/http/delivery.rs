@@ -292,3 +292,6 @@ impl Sender {
 fn outcome_of(status: StatusCode, retry_after: Option<Duration>) -> Outcome {
     outcome::of_status(status, format!("HTTP {}", status.as_u16()), retry_after)
 }
+
+#[cfg(test)]
+mod tests;
