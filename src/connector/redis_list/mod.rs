@@ -265,9 +265,13 @@ mod tests {
 
     /// A sink to lists of a model of Redis, and the outcomes of a batch.
     async fn sent(key: &str, redis: &Simulated, batch: Vec<Delivery>) -> Vec<Outcome> {
+        sent_by(&sink(key, redis), batch).await
+    }
+
+    async fn sent_by(sink: &RedisListSink, batch: Vec<Delivery>) -> Vec<Outcome> {
         let (report, mut outcomes) = Report::channel();
         let count = batch.len();
-        sink(key, redis).send(batch, report).await;
+        sink.send(batch, report).await;
         let mut all: Vec<_> = (0..count).map(|_| outcomes.try_recv().expect("an outcome for each")).collect();
         all.sort_by_key(|one| one.index);
         assert!(outcomes.try_recv().is_err() && all.iter().enumerate().all(|(n, one)| one.index == n));
@@ -330,13 +334,14 @@ mod tests {
                 Reply::Array(vec![Reply::bulk("proto-max-bulk-len"), Reply::bulk(limit.to_string())])
             })
         });
-        assert_eq!(sent("list", &redis, vec![delivery(None, LEAST_VALUE_LIMIT)]).await, [Outcome::Confirmed]);
+        let small = [LEAST_VALUE_LIMIT, 1].map(|size| delivery(None, size)).into();
+        assert_eq!(sent("list", &redis, small).await, [Outcome::Confirmed, Outcome::Confirmed]);
         assert_eq!(*asked.lock(), 0);
         let batch = [limit, limit + 1, 1].map(|size| delivery(None, size)).into();
         let outcomes = sent("list", &redis, batch).await;
         let error = format!("{} bytes exceed the limit of the destination: {limit}", limit + 1);
         assert_eq!(outcomes, [Outcome::Confirmed, Outcome::Unsendable { error }, Outcome::Confirmed]);
-        assert_eq!((*asked.lock(), length(&redis, "list")), (1, Reply::Int(3)));
+        assert_eq!((*asked.lock(), length(&redis, "list")), (1, Reply::Int(4)));
         redis.server.reply_with(|command| (command[0] == "CONFIG").then(|| Reply::error("NOPERM")));
         assert_eq!(sent("list", &redis, vec![delivery(None, limit + 1)]).await, [Outcome::Confirmed]);
     }
@@ -347,6 +352,15 @@ mod tests {
         redis.server.reply_with(|command| (command[0] == "RPUSH").then(|| Reply::error("OOM command not allowed")));
         let outcomes = sent("list", &redis, vec![delivery(None, 1)]).await;
         assert!(matches!(outcomes[..], [Outcome::Unavailable { .. }]), "{outcomes:?}");
+        redis.server.reply_with(|_| None);
+        let silent = sink("list", &redis);
+        redis.links.set_faults(LinkFaults { silence: 1.0, ..LinkFaults::default() });
+        // The link is silent after this one.
+        assert_eq!(sent_by(&silent, vec![delivery(None, 1)]).await, [Outcome::Confirmed]);
+        let began = Instant::now();
+        let outcomes = sent_by(&silent, vec![delivery(None, 1)]).await;
+        assert!(matches!(outcomes[..], [Outcome::Throttled { .. }]), "{outcomes:?}");
+        assert!(began.elapsed() > Duration::ZERO && began.elapsed() <= silent.timeout());
         redis.links.set_faults(LinkFaults { down: true, ..LinkFaults::default() });
         let began = Instant::now();
         let outcomes = sent("list", &redis, vec![delivery(None, 1)]).await;
