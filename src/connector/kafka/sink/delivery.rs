@@ -96,8 +96,13 @@ async fn produce(
                 sleep(QUEUE_FULL_PAUSE).await;
             }
         }
-        turn = turn.filter(|(_, left)| *left > 1).map(|(permit, left)| (permit, left - 1));
+        turn = after_record(turn);
     }
+}
+
+/// The turn after one of its records, with the number of records that are left. The last one ends it.
+fn after_record<T>(turn: Option<(T, usize)>) -> Option<(T, usize)> {
+    turn.filter(|(_, left)| *left > 1).map(|(permit, left)| (permit, left - 1))
 }
 
 /// librdkafka copies key, value and headers. An empty payload is an empty value, unless the message was a tombstone.
@@ -121,15 +126,30 @@ fn record<'a>(
 /// The headers of the message in their order, the content type, then the headers of punctual.
 fn record_headers(delivery: &Delivery) -> OwnedHeaders {
     let (attempt, due) = (delivery.attempt.to_string(), delivery.due.get().to_string());
-    let ours = [
-        (headers::ID, delivery.shown_id()),
-        (headers::ROUTE, &delivery.route),
-        (headers::ATTEMPT, &attempt),
-        (headers::DUE, &due),
+    let added = [
+        delivery.metadata.content_type.as_deref().map(|text| ("content-type", text)),
+        Some((headers::ID, delivery.shown_id())),
+        Some((headers::ROUTE, &delivery.route)),
+        Some((headers::ATTEMPT, &attempt)),
+        Some((headers::DUE, &due)),
     ];
-    let content_type = delivery.metadata.content_type.as_deref().map(|text| ("content-type", text));
-    let all = OwnedHeaders::new_with_capacity(delivery.metadata.headers.len() + ours.len() + 1);
+    let all = OwnedHeaders::new_with_capacity(delivery.metadata.headers.len() + added.len());
     let all = restored::headers(&delivery.metadata.headers, all);
     let text = |(key, value)| Header { key, value: Some(value) };
-    content_type.into_iter().chain(ours).map(text).fold(all, OwnedHeaders::insert)
+    added.into_iter().flatten().map(text).fold(all, OwnedHeaders::insert)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_has_sixteen_records() {
+        let mut turn = Some(((), TURN_RECORDS));
+        for record in 1..=16 {
+            assert!(turn.is_some(), "record {record}");
+            turn = after_record(turn);
+        }
+        assert_eq!(turn, None);
+    }
 }

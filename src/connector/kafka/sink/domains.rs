@@ -60,19 +60,8 @@ impl PartitionCounts {
     /// Requests the number of partitions, at most once per `REFRESH_INTERVAL`. Returns at once.
     pub fn refresh(self: &Arc<Self>, live: &Arc<LiveProducer>, topic: &str) {
         let Ok(runtime) = Handle::try_current() else { return };
-        let now = Instant::now();
-        {
-            let mut topics = self.topics();
-            match topics.get_mut(topic) {
-                Some(entry) if now.duration_since(entry.requested) < REFRESH_INTERVAL => return,
-                Some(entry) => entry.requested = now,
-                None => {
-                    if topics.len() >= MAX_TOPICS {
-                        topics.clear();
-                    }
-                    topics.insert(topic.into(), TopicEntry { requested: now, partitions: None });
-                }
-            }
+        if !self.begin_request(topic, Instant::now()) {
+            return;
         }
         let (counts, live, topic) = (Arc::clone(self), Arc::clone(live), topic.to_owned());
         runtime.spawn_blocking(move || {
@@ -85,6 +74,22 @@ impl PartitionCounts {
                 entry.partitions = Some(count);
             }
         });
+    }
+
+    /// Notes that the number is requested now. Returns false if the last request is too recent.
+    fn begin_request(&self, topic: &str, now: Instant) -> bool {
+        let mut topics = self.topics();
+        match topics.get_mut(topic) {
+            Some(entry) if now.duration_since(entry.requested) < REFRESH_INTERVAL => return false,
+            Some(entry) => entry.requested = now,
+            None => {
+                if topics.len() >= MAX_TOPICS {
+                    topics.clear();
+                }
+                topics.insert(topic.into(), TopicEntry { requested: now, partitions: None });
+            }
+        }
+        true
     }
 
     fn topics(&self) -> MutexGuard<'_, HashMap<Box<str>, TopicEntry>> {
@@ -104,5 +109,24 @@ mod tests {
         }
         let kept = domains.get("a", 1);
         assert!(Arc::ptr_eq(&kept, &domains.get("a", 1)), "it is made once");
+    }
+
+    #[test]
+    fn the_partitions_of_a_topic_are_requested_at_most_every_five_seconds() {
+        let (counts, began) = (PartitionCounts::default(), Instant::now());
+        let requested = [("a", 0), ("b", 1), ("a", 4999), ("a", 5000), ("b", 5000), ("a", 5001), ("b", 6001)];
+        let requested = requested.map(|(topic, at)| counts.begin_request(topic, began + Duration::from_millis(at)));
+        assert_eq!(requested, [true, true, false, true, false, false, true]);
+    }
+
+    #[test]
+    fn a_bounded_number_of_topics_is_known() {
+        let (counts, now) = (PartitionCounts::default(), Instant::now());
+        for topic in 0..MAX_TOPICS {
+            assert!(counts.begin_request(&topic.to_string(), now));
+        }
+        assert!(!counts.begin_request("0", now));
+        assert!(counts.begin_request("one more", now) && counts.begin_request("0", now));
+        assert_eq!(counts.topics().len(), 2);
     }
 }

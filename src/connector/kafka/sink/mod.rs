@@ -249,3 +249,6 @@ fn text(code: RDKafkaErrorCode, topic: &str, live: &LiveProducer) -> String {
 fn name(config: &KafkaSinkSettings) -> String {
     format!("{}/{}", config.cluster().addresses(), config.topic.as_constant().unwrap_or("*"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// Minimum time between the creation of two producers. A new one can fail at once again.
-const REBUILD_INTERVAL: Duration = Duration::from_secs(1);
+pub const REBUILD_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum topics of one producer. Each takes some KiB, and metadata requests of this size cost a cluster little.
 /// Batches within `REBUILD_INTERVAL` can exceed the number.
 const MAX_TOPICS: usize = 1000;
