@@ -11,7 +11,6 @@ use parking_lot::{Mutex, MutexGuard};
 use rdkafka::{
     consumer::Consumer,
     error::{KafkaError, KafkaResult, RDKafkaErrorCode},
-    metadata::MetadataTopic,
 };
 use tokio::time::Instant;
 
@@ -118,11 +117,10 @@ impl Membership {
 
     /// The error that the brokers report for the topic.
     fn look_up(&self, client: &Client, topic: &str, deadline: Instant) -> KafkaResult<Option<RDKafkaErrorCode>> {
-        let code = match client.fetch_metadata(Some(topic), time_left(deadline)) {
-            Ok(metadata) if metadata.topics().is_empty() => Some(RDKafkaErrorCode::UnknownTopic),
-            Ok(metadata) => metadata.topics().iter().find_map(MetadataTopic::error).map(RDKafkaErrorCode::from),
-            Err(KafkaError::MetadataFetch(code)) if is_missing(code) => Some(code),
-            Err(error) => return Err(error),
+        let metadata = client.fetch_metadata(Some(topic), time_left(deadline))?;
+        let code = match metadata.topics().first() {
+            Some(found) => found.error().map(RDKafkaErrorCode::from),
+            None => Some(RDKafkaErrorCode::UnknownTopic),
         };
         *self.missing().entry(topic.to_owned()).or_default() |= code.is_some_and(is_missing);
         Ok(code)
@@ -143,7 +141,7 @@ impl Membership {
 mod tests {
     use std::{sync::mpsc, thread};
 
-    use rdkafka::{ClientConfig, consumer::BaseConsumer, mocking::MockCluster};
+    use rdkafka::{ClientConfig, mocking::MockCluster, producer::DefaultProducerContext, types::RDKafkaRespErr};
 
     use super::{
         super::callbacks::{ConsumerCallbacks, Rebalance},
@@ -151,6 +149,12 @@ mod tests {
     };
 
     const TIMEOUT: Duration = Duration::from_secs(20);
+
+    fn client(cluster: &MockCluster<'static, DefaultProducerContext>, group: &str) -> Client {
+        let mut settings = ClientConfig::new();
+        settings.set("bootstrap.servers", cluster.bootstrap_servers()).set("group.id", group);
+        settings.create_with_context(ConsumerCallbacks::new("test".into())).expect("valid settings")
+    }
 
     fn next_rebalance(member: &GroupMember) -> Rebalance {
         let deadline = Instant::now() + TIMEOUT;
@@ -168,10 +172,7 @@ mod tests {
         let cluster = MockCluster::new(1).expect("a mock cluster");
         cluster.create_topic("t", 1, 1).expect("a topic");
         for is_assigned in [false, true] {
-            let mut settings = ClientConfig::new();
-            settings.set("bootstrap.servers", cluster.bootstrap_servers()).set("group.id", format!("g{is_assigned}"));
-            let client: BaseConsumer<ConsumerCallbacks> =
-                settings.create_with_context(ConsumerCallbacks::new("test".into())).expect("valid settings");
+            let client = client(&cluster, &format!("g{is_assigned}"));
             client.subscribe(&["t"]).expect("a subscription");
             let membership = Arc::new(Membership::new(["t".into()]));
             let member = membership.join(client);
@@ -192,5 +193,37 @@ mod tests {
             assert_eq!(has_left.recv_timeout(TIMEOUT), Ok(()), "the member left, is_assigned: {is_assigned}");
             assert_eq!(membership.lag(TIMEOUT), None);
         }
+    }
+
+    #[test]
+    fn a_topic_that_was_missing_when_the_group_was_joined_is_remembered() {
+        let cluster = MockCluster::new(1).expect("a mock cluster");
+        for topic in ["t", "missing"] {
+            cluster.create_topic(topic, 1, 1).expect("a topic");
+        }
+        let missing = |error| cluster.topic_error("missing", error).expect("a topic");
+        missing(RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART);
+        let client = client(&cluster, "g");
+        let membership = Membership::new(["t".into(), "missing".into()]);
+        membership.subscribe(&client, TIMEOUT).expect("a subscription");
+        let error = membership.check_topics(&client, "b:1", TIMEOUT).expect_err("a topic is missing");
+        assert!(error.starts_with("topic missing: ") && error.contains("--bootstrap-server b:1"), "{error}");
+        missing(RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR);
+        assert_eq!(membership.check_topics(&client, "b:1", TIMEOUT), Ok(()));
+        assert_eq!(["t", "missing", "other"].map(|topic| membership.was_missing(topic)), [false, true, false]);
+    }
+
+    #[test]
+    fn a_group_is_joined_only_after_all_topics_were_looked_up() {
+        let cluster = MockCluster::new(1).expect("a mock cluster");
+        cluster.create_topic("t", 1, 1).expect("a topic");
+        cluster.broker_down(1).expect("a broker");
+        let (client, membership) = (client(&cluster, "g"), Membership::new(["t".into()]));
+        let topics = || client.subscription().expect("a list").count();
+        membership.subscribe(&client, Duration::from_millis(50)).expect_err("no broker");
+        assert_eq!(topics(), 0);
+        cluster.broker_up(1).expect("a broker");
+        membership.subscribe(&client, TIMEOUT).expect("a subscription");
+        assert_eq!(topics(), 1);
     }
 }

@@ -180,3 +180,58 @@ impl Drop for StopOnDrop {
         let _ = self.0.send(Signal::Stop);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::mocking::MockCluster;
+
+    use super::{rebalancing::unused_intake, *};
+    use crate::{
+        connector::kafka::{Sasl, Start, Tombstones},
+        source::SourceHealth,
+        tls::TlsFiles,
+    };
+
+    fn source(brokers: &str, topics: &[&str]) -> KafkaSource {
+        let config = KafkaSourceSettings {
+            route: "r".into(),
+            brokers: brokers.split(',').map(str::to_owned).collect(),
+            topics: topics.iter().map(|topic| (*topic).to_owned()).collect(),
+            group_id: "g".into(),
+            start: Start::Earliest,
+            max_overdue: None,
+            tombstones: Tombstones::Cancel,
+            sasl: Sasl::default(),
+            tls: TlsFiles::default(),
+            options: [].into(),
+        };
+        KafkaSource::new(&config).expect("valid settings")
+    }
+
+    #[test]
+    fn the_log_names_brokers_and_topics() {
+        assert_eq!(source("one:1,two:2", &["t", "u"]).name(), "one:1,two:2/t,u");
+    }
+
+    #[tokio::test]
+    async fn a_source_that_stops_has_ended_its_consumer() {
+        let cluster = MockCluster::new(1).expect("a mock cluster");
+        cluster.create_topic("t", 1, 1).expect("a topic");
+        let source = Arc::new(source(&cluster.bootstrap_servers(), &["t"]));
+        let (stop, stopping) = watch::channel(false);
+        let intake = unused_intake(&Arc::<SourceHealth>::default(), stopping.clone());
+        let running = tokio::spawn({
+            let source = Arc::clone(&source);
+            async move { source.run(intake, stopping).await }
+        });
+        let consumes = async {
+            while source.depth().await.is_none() {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(Duration::from_secs(10), consumes).await.expect("a consumer");
+        stop.send_replace(true);
+        timeout(Duration::from_secs(10), running).await.expect("it stops").expect("no panic");
+        assert_eq!(source.depth().await, None);
+    }
+}

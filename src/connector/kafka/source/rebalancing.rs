@@ -43,6 +43,50 @@ const PARTITIONS: i32 = 2;
 /// Records of each partition that one call of `produce` adds.
 const RECORDS: i64 = 10;
 
+/// A poller that does not run yet, and what it is connected to.
+pub struct IdlePoller {
+    pub poller: Poller,
+    pub health: Arc<SourceHealth>,
+    pub batches: UnboundedReceiver<FetchedBatch>,
+    signals: mpsc::Sender<Signal>,
+    stop: watch::Sender<bool>,
+}
+
+impl IdlePoller {
+    /// Of the topic `t`. `options`: properties of the consumer.
+    pub fn new(cluster: &MockCluster<'static, DefaultProducerContext>, options: &[(&str, &str)]) -> Self {
+        let (sender, signals) = mpsc::channel();
+        let mut settings = settings(cluster);
+        for (name, value) in options {
+            settings.set(*name, *value);
+        }
+        let mut client: Client =
+            settings.create_with_context(ConsumerCallbacks::new("test".into())).expect("valid settings");
+        let ready = sender.clone();
+        client.set_nonempty_callback(move || {
+            // The poller has ended.
+            let _ = ready.send(Signal::Ready);
+        });
+        let membership = Arc::new(Membership::new(["t".into()]));
+        let client = membership.join(client);
+        let (batches, received) = unbounded_channel();
+        let (stop, stopping) = watch::channel(false);
+        let health = Arc::<SourceHealth>::default();
+        let (intake, state) = (unused_intake(&health, stopping), PollerState::default());
+        let (start, tombstones, max_overdue) = (Start::Earliest, Tombstones::Cancel, None);
+        let poller = Poller { client, membership, intake, start, tombstones, max_overdue, batches, signals, state };
+        Self { poller, health, batches: received, signals: sender, stop }
+    }
+}
+
+/// An intake that gets no messages: no Redis is there.
+pub fn unused_intake(health: &Arc<SourceHealth>, stopping: watch::Receiver<bool>) -> Intake {
+    let redis = redis::Client::open("redis://127.0.0.1:1").expect("a URL");
+    let connection = Arc::new(Connection::new(redis, Duration::from_secs(1)));
+    let queue = Arc::new(Queue::new(Arc::new(RedisStore::new(connection, "p", [])), &BTreeMap::new(), false));
+    Intake::new(queue, "in", "r".into(), Arc::clone(health), stopping)
+}
+
 /// A poller that sends its batches to the test in place of the intake.
 struct PollerHarness {
     cluster: MockCluster<'static, DefaultProducerContext>,
@@ -58,30 +102,9 @@ impl PollerHarness {
     fn start() -> Self {
         let cluster = MockCluster::new(1).expect("a mock cluster");
         cluster.create_topic("t", PARTITIONS, 1).expect("a topic");
-        let (sender, signals) = mpsc::channel();
-        let mut client: Client =
-            settings(&cluster).create_with_context(ConsumerCallbacks::new("test".into())).expect("valid settings");
-        let ready = sender.clone();
-        client.set_nonempty_callback(move || {
-            // The poller has ended.
-            let _ = ready.send(Signal::Ready);
-        });
-        let membership = Arc::new(Membership::new(["t".into()]));
-        let member = membership.join(client);
-        let client = Arc::clone(&member);
-        let (batches, received) = unbounded_channel();
-        // Never used: the test receives the batches.
-        let redis = redis::Client::open("redis://127.0.0.1:1").expect("a URL");
-        let connection = Arc::new(Connection::new(redis, Duration::from_secs(1)));
-        let queue = Arc::new(Queue::new(Arc::new(RedisStore::new(connection, "p", [])), &BTreeMap::new(), false));
-        let (stop, stopping) = watch::channel(false);
-        let intake = Intake::new(queue, "in", "r".into(), Arc::<SourceHealth>::default(), stopping);
-        let state = PollerState::default();
-        let (start, tombstones) = (Start::Earliest, Tombstones::Cancel);
-        let max_overdue = None;
-        let poller =
-            Poller { client: member, membership, intake, start, tombstones, max_overdue, batches, signals, state };
-        let mut harness = Self { cluster, client, batches: received, signals: sender, polling: None, _stop: stop };
+        let IdlePoller { poller, batches, signals, stop, .. } = IdlePoller::new(&cluster, &[]);
+        let client = Arc::clone(&poller.client);
+        let mut harness = Self { cluster, client, batches, signals, polling: None, _stop: stop };
         harness.produce();
         harness.polling = Some(thread::spawn(move || poller.run().expect("no error")));
         harness

@@ -108,3 +108,15 @@ pub fn test_record(headers: &[(&str, &[u8])]) -> ConsumedRecord {
         has_unreadable_header: false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_of_a_record_counts_its_key_its_value_and_its_headers() {
+        let mut record = test_record(&[("name", b"12345"), ("empty", b"")]);
+        record.headers.push(("null".into(), None));
+        assert_eq!(record.size(), 3 + 5 + (4 + 5) + 5 + 4);
+    }
+}

@@ -210,34 +210,66 @@ pub fn time_left(deadline: Instant) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use rdkafka::{ClientConfig, mocking::MockCluster};
+    use rdkafka::{ClientConfig, mocking::MockCluster, producer::DefaultProducerContext};
 
     use super::{super::callbacks::ConsumerCallbacks, *};
 
-    #[test]
-    fn an_offset_that_another_member_commits_meanwhile_is_kept() {
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    fn cluster() -> MockCluster<'static, DefaultProducerContext> {
         let cluster = MockCluster::new(1).expect("a mock cluster");
         cluster.create_topic("t", 3, 1).expect("a topic");
-        let member = || -> Client {
-            let mut settings = ClientConfig::new();
-            settings.set("bootstrap.servers", cluster.bootstrap_servers()).set("group.id", "g");
-            settings.create_with_context(ConsumerCallbacks::new("test".into())).expect("valid settings")
-        };
-        let (ours, other) = (member(), member());
-        let partition = |index| TopicPartition { topic: "t".into(), index };
-        let at = |index, next| StartPosition { partition: partition(index), next, first_read_ends: None };
+        cluster
+    }
+
+    fn member(cluster: &MockCluster<'static, DefaultProducerContext>) -> Client {
+        let mut settings = ClientConfig::new();
+        settings.set("bootstrap.servers", cluster.bootstrap_servers()).set("group.id", "g");
+        settings.create_with_context(ConsumerCallbacks::new("test".into())).expect("valid settings")
+    }
+
+    fn partition(index: i32) -> TopicPartition {
+        TopicPartition { topic: "t".into(), index }
+    }
+
+    fn at(index: i32, next: i64) -> StartPosition {
+        StartPosition { partition: partition(index), next, first_read_ends: None }
+    }
+
+    fn committed_of_all(client: &Client) -> Vec<StartPosition> {
+        let all = without_offsets(&[0, 1, 2].map(partition)).expect("a list");
+        committed(client, all, Instant::now() + LIMIT).expect("an answer").0
+    }
+
+    #[test]
+    fn the_first_start_decides_for_all_partitions_and_a_later_one_for_those_that_are_assigned() {
+        let cluster = cluster();
+        let ours = member(&cluster);
+        let latest = |_: &str| Some(Start::Latest);
+        let one = without_offsets(&[partition(1)]).expect("a list");
+        let positions = start_positions(&ours, &one, latest, LIMIT).expect("start positions");
+        assert_eq!((positions, committed_of_all(&ours)), (vec![at(1, 0)], vec![at(0, 0), at(1, 0), at(2, 0)]));
+
+        let cluster = self::cluster();
+        let ours = member(&cluster);
+        ours.commit(&to_list(&[at(0, 7)]).expect("a list"), CommitMode::Sync).expect("a commit");
+        let positions = start_positions(&ours, &one, latest, LIMIT).expect("start positions");
+        assert_eq!((positions, committed_of_all(&ours)), (vec![at(1, 0)], vec![at(0, 7), at(1, 0)]));
+    }
+
+    #[test]
+    fn an_offset_that_another_member_commits_meanwhile_is_kept() {
+        let cluster = cluster();
+        let (ours, other) = (member(&cluster), member(&cluster));
         let assigned = without_offsets(&[partition(0), partition(1)]).expect("a list");
         let commit_of_other = |_: &str| {
             let theirs = to_list(&[at(1, 7), at(2, 9)]).expect("a list");
             other.commit(&theirs, CommitMode::Sync).expect("a commit");
             Some(Start::Latest)
         };
-        let limit = Duration::from_secs(20);
-        let positions = start_positions(&ours, &assigned, commit_of_other, limit).expect("start positions");
+        let positions = start_positions(&ours, &assigned, commit_of_other, LIMIT).expect("start positions");
         assert_eq!(positions, [at(0, 0), at(1, 7)]);
-        let all = without_offsets(&[0, 1, 2].map(partition)).expect("a list");
-        let (known, _) = committed(&ours, all, Instant::now() + limit).expect("an answer");
-        assert_eq!(known, [at(0, 0), at(1, 7), at(2, 9)]);
+        assert_eq!(committed_of_all(&ours), [at(0, 0), at(1, 7), at(2, 9)]);
     }
 
     #[test]
