@@ -16,6 +16,10 @@ use tokio::time::Instant;
 /// Time for which a connection error is reported as the likely cause of later failures.
 const CAUSE_LIFETIME: Duration = Duration::from_mins(1);
 
+/// Facility of librdkafka's log line about a commit that failed. Nothing else reports an asynchronous one:
+/// <https://github.com/fede1024/rust-rdkafka/issues/856>
+const COMMIT_FAILED: &str = "COMMITFAIL";
+
 /// `S`: the state of the callbacks that only producers or only consumers have.
 #[derive(Default)]
 pub struct Callbacks<S = ()> {
@@ -24,6 +28,7 @@ pub struct Callbacks<S = ()> {
     last_error: Mutex<Option<(Instant, String)>>,
     /// No broker is connected.
     all_down: AtomicBool,
+    commit_failed: AtomicBool,
     calls: AtomicU64,
     pub state: S,
 }
@@ -54,6 +59,11 @@ impl<S: Default> Callbacks<S> {
         self.all_down.load(Relaxed)
     }
 
+    /// Whether an asynchronous commit failed since the last call.
+    pub fn take_commit_failed(&self) -> bool {
+        self.commit_failed.swap(false, Relaxed)
+    }
+
     /// Notes that a broker confirmed a record.
     pub fn delivered(&self) {
         self.all_down.store(false, Relaxed);
@@ -64,6 +74,9 @@ impl<S: Default + Send + Sync + 'static> ClientContext for Callbacks<S> {
     /// At most a warning: the breaker or the source's state reports an outage.
     fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
         self.count_call();
+        if facility == COMMIT_FAILED {
+            self.commit_failed.store(true, Relaxed);
+        }
         let kafka = self.name.as_str();
         match level {
             RDKafkaLogLevel::Debug => tracing::debug!(kafka, "{facility} {text}"),

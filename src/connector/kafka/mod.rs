@@ -52,7 +52,7 @@ pub fn client_config(defaults: &[(&str, &str)], cluster: Cluster<'_>) -> ClientC
         settings.set(name, value.0.expose());
     }
     settings.set("bootstrap.servers", cluster.addresses());
-    // The filter of tracing selects.
+    // The filter of tracing selects. `Callbacks` needs the line of a failed commit.
     settings.set_log_level(RDKafkaLogLevel::Debug);
     settings
 }

@@ -43,7 +43,6 @@ pub type ConsumerCallbacks = Callbacks<ConsumerState>;
 /// Data that a consumer's own callbacks leave for the poller.
 #[derive(Default)]
 pub struct ConsumerState {
-    commit_failed: AtomicBool,
     closing: AtomicBool,
     /// Not applied yet, oldest first.
     rebalances: Mutex<Vec<Rebalance>>,
@@ -62,11 +61,6 @@ impl ConsumerCallbacks {
 
     fn lock(&self) -> MutexGuard<'_, Vec<Rebalance>> {
         self.state.rebalances.lock()
-    }
-
-    /// Whether a commit failed since the last call.
-    pub fn take_commit_failed(&self) -> bool {
-        self.state.commit_failed.swap(false, Relaxed)
     }
 
     /// Applies rebalances at once from now on: an unapplied one would block the close of the client.
@@ -91,14 +85,6 @@ impl ConsumerContext for ConsumerCallbacks {
             let _ = rebalance.apply(client);
         } else {
             self.lock().push(rebalance);
-        }
-    }
-
-    fn commit_callback(&self, result: KafkaResult<()>, _offsets: &TopicPartitionList) {
-        self.count_call();
-        if let Err(error) = result {
-            tracing::debug!(%error, "offsets were not committed");
-            self.state.commit_failed.store(true, Relaxed);
         }
     }
 }

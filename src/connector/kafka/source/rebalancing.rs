@@ -13,6 +13,7 @@ use std::{
 
 use rdkafka::{
     ClientConfig, TopicPartitionList,
+    config::RDKafkaLogLevel,
     consumer::{BaseConsumer, Consumer},
     mocking::MockCluster,
     producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer},
@@ -201,7 +202,9 @@ fn settings(cluster: &MockCluster<'static, DefaultProducerContext>) -> ClientCon
         .set("enable.auto.offset.store", "false")
         // The mock cluster waits for the session timeout in each rebalance, and for 3 s in the first one.
         .set("session.timeout.ms", "4000")
-        .set("heartbeat.interval.ms", "100");
+        .set("heartbeat.interval.ms", "100")
+        // As in `client_config`: some log lines have an effect.
+        .set_log_level(RDKafkaLogLevel::Debug);
     settings
 }
 

@@ -1,6 +1,11 @@
 //! Single steps of the poller, on librdkafka's mock cluster.
 
-use rdkafka::{TopicPartitionList, mocking::MockCluster, producer::DefaultProducerContext};
+use rdkafka::{
+    TopicPartitionList,
+    mocking::MockCluster,
+    producer::DefaultProducerContext,
+    types::{RDKafkaApiKey, RDKafkaRespErr},
+};
 use tokio::time::advance;
 
 use super::{super::rebalancing::IdlePoller, *};
@@ -73,6 +78,28 @@ fn one_step_serves_all_callbacks_that_wait() {
         poller.poll_pending().unwrap();
         poller.client.context().calls() - before > 2
     });
+}
+
+#[test]
+fn a_commit_that_failed_is_repeated() {
+    let cluster = cluster();
+    let mut poller = IdlePoller::new(&cluster, &[]).poller;
+    poller.state.group.subscribed = true;
+    poller.membership.positions().insert(start());
+    poller.membership.positions().advance(&partition(), 7);
+    let error = RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_COMMIT_OFFSET_SIZE;
+    cluster.request_errors(RDKafkaApiKey::OffsetCommit, &[error]);
+    let mut asked = TopicPartitionList::new();
+    asked.add_partition("t", 0);
+    until("the commit", || {
+        // No pause until the next commit.
+        poller.state.committed = None;
+        poller.tick();
+        poller.poll_pending().unwrap();
+        let found = poller.client.committed_offsets(asked.clone(), TIMEOUT).unwrap();
+        found.elements()[0].offset() == Offset::Offset(8)
+    });
+    assert!(!poller.client.context().take_commit_failed());
 }
 
 #[tokio::test(start_paused = true)]
