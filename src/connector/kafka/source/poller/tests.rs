@@ -1,9 +1,9 @@
 //! Single steps of the poller, on librdkafka's mock cluster.
 
 use rdkafka::{
-    TopicPartitionList,
+    ClientConfig, TopicPartitionList,
     mocking::MockCluster,
-    producer::DefaultProducerContext,
+    producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer},
     types::{RDKafkaApiKey, RDKafkaRespErr},
 };
 use tokio::time::advance;
@@ -20,6 +20,16 @@ fn cluster() -> MockCluster<'static, DefaultProducerContext> {
     let cluster = MockCluster::new(1).expect("a mock cluster");
     cluster.create_topic("t", 1, 1).expect("a topic");
     cluster
+}
+
+fn produce(cluster: &MockCluster<'static, DefaultProducerContext>, records: usize) {
+    let mut settings = ClientConfig::new();
+    settings.set("bootstrap.servers", cluster.bootstrap_servers());
+    let producer: BaseProducer = settings.create().unwrap();
+    for _ in 0..records {
+        producer.send(BaseRecord::<[u8], [u8]>::to("t").partition(0).payload(b"x")).unwrap();
+    }
+    producer.flush(TIMEOUT).unwrap();
 }
 
 fn partition() -> TopicPartition {
@@ -120,7 +130,7 @@ async fn positions_are_committed_once_more_half_a_minute_after_an_assignment() {
     assert!(!is_due());
     advance(Duration::from_millis(1)).await;
     assert!(is_due());
-    advance(Duration::from_secs(60)).await;
+    advance(Duration::from_mins(1)).await;
     assert!(!is_due(), "only once");
 }
 
@@ -153,4 +163,23 @@ fn a_member_is_running_even_without_partitions_but_not_while_it_fails() {
     poller.state.group.failing = false;
     poller.handle_rebalance(&assigned).unwrap();
     assert_eq!(health.get().0, SourceState::Running);
+}
+
+#[test]
+fn a_topic_is_first_read_from_start_on_unless_it_is_younger_than_the_group() {
+    for (is_younger, next) in [(false, 3), (true, 0)] {
+        let cluster = cluster();
+        produce(&cluster, 3);
+        let mut poller = IdlePoller::new(&cluster, &[]).poller;
+        poller.start = Start::Latest;
+        if is_younger {
+            cluster.topic_error("t", RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART).unwrap();
+            poller.membership.check_topics(&poller.client, "", TIMEOUT).unwrap_err();
+            cluster.topic_error("t", RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR).unwrap();
+        }
+        let mut assigned = TopicPartitionList::new();
+        assigned.add_partition("t", 0);
+        poller.handle_rebalance(&Rebalance::Assigned(assigned)).unwrap();
+        assert_eq!(poller.membership.positions().next(&partition()), Some(next), "is_younger: {is_younger}");
+    }
 }
