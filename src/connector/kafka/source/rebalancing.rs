@@ -54,7 +54,7 @@ pub struct IdlePoller {
 }
 
 impl IdlePoller {
-    /// Of the topic `t`. `options`: properties of the consumer.
+    /// Reads the topic `t`. `options`: properties of the consumer.
     pub fn new(cluster: &MockCluster<'static, DefaultProducerContext>, options: &[(&str, &str)]) -> Self {
         let (sender, signals) = mpsc::channel();
         let mut settings = settings(cluster);
