@@ -369,6 +369,8 @@ mod tests {
         (0..160).for_each(|n| full.concluded(n >= 60));
         (0..160).for_each(|_| full.concluded(false));
         assert_eq!(full.limit(), 100, "those that were in flight say nothing about the new limit");
+        (0..100).for_each(|_| full.concluded(true));
+        assert_eq!(full.limit(), 106);
         let small = budget_of(2, 1000, 1);
         (0..20).for_each(|_| small.concluded(false));
         assert_eq!(small.limit(), 2);

@@ -104,6 +104,10 @@ mod tests {
         let closes = now + Duration::from_secs(3599);
         assert_eq!(opening.closes(), Some(closes));
         assert!(opening.is_open(closes - Duration::from_micros(1)) && !opening.is_open(closes));
+        // The clock of the store was set forward since.
+        let later = now + Duration::from_secs(60);
+        assert!(opening.polled(&mut claim(NOON + 120_000, later)));
+        assert_eq!(opening.closes(), Some(later + Duration::from_secs(3480)));
         let mut over = claim(NOON + 3_600_000, now);
         assert!(!opening.polled(&mut over));
         assert_eq!(over.next_due, UnixMillis::new(NOON + 24 * 3_600_000));

@@ -162,6 +162,44 @@ async fn a_probe_passes_over_messages_that_were_lost_but_no_others() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_probe_passes_over_ten_lost_messages_and_those_of_a_domain_that_is_down_do_not_count() {
+    let breaker = joined(&Incidents::default());
+    let domain = Domain::from("x");
+    send(&breaker, "x0", Some("x"), &lost());
+    send(&breaker, "a", None, &lost());
+    send(&breaker, "b", None, &lost());
+    advance(PROBE_INTERVAL).await;
+    assert!(!breaker.is_closed() && breaker.has_domains_down());
+    let probe = |id: &str, domain: Option<&Domain>| {
+        let mut admission = breaker.admit(1).expect("a probe");
+        admission.claimed(1);
+        admission.sink_permit(key(id)).wait(domain, 0.0)
+    };
+    assert_eq!(probe("x4", Some(&domain)), None, "the probe of its domain");
+    for _ in 0..10 {
+        assert_eq!(probe("a", None), Some(Duration::ZERO));
+        assert!(probe("x5", Some(&domain)).is_some_and(|wait| !wait.is_zero()));
+    }
+    assert_eq!(probe("a", None), None);
+    assert_eq!(probe("a", None), Some(Duration::ZERO), "the count begins anew");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_is_freed_with_other_messages_is_unused() {
+    let breaker = joined(&Incidents::default());
+    let mut before = claim(&breaker, 1).pop().expect("a permit");
+    send(&breaker, "a", None, &lost());
+    send(&breaker, "b", None, &lost());
+    advance(PROBE_INTERVAL).await;
+    let probe = claim(&breaker, 1).pop().expect("a probe");
+    assert_eq!(breaker.status().state, BreakerState::HalfOpen);
+    before.absorb(probe);
+    drop(before);
+    assert_eq!((breaker.status().state, breaker.status().in_flight), (BreakerState::Open, 0));
+    assert!(breaker.admit(1).is_some(), "another message is the probe");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_probe_that_only_its_domain_refuses_shows_that_the_sink_is_up() {
     for (outcome, state) in [(throttled(), BreakerState::Closed), (lost(), BreakerState::Open)] {
         let incidents = Incidents::default();

@@ -5,6 +5,7 @@ use tokio::time::Instant;
 
 use super::{sink::Act, *};
 use crate::{
+    log_lines::LogLines,
     message::{DeadReason, StoredMessage, codec},
     time::UnixMillis,
 };
@@ -151,4 +152,73 @@ async fn the_last_attempt_is_the_routes_or_the_messages_own() {
         assert_eq!(seen, (1..=attempts).collect::<Vec<_>>(), "{id}");
         assert_eq!(store.dead(&partition("r"))[id].0, DeadReason::Attempts, "{id}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_the_store_settles_nothing_a_route_takes_one_call_more_than_its_budget() {
+    let store = TestStore::new(1);
+    let sink = FakeSink::good(&store);
+    let policy = Policy { max_in_flight: 10, ..policy() };
+    let _instance = Instance::of_policy(&store, &sink, policy);
+    store.set_faults(Faults { before: 1.0, only: Some("settle"), ..Faults::default() });
+    schedule(&store, numbered(100), Duration::ZERO);
+    sleep(MINUTE).await;
+    assert_eq!(sink.seen().len(), 20);
+    store.set_faults(Faults::default());
+    until_empty(&store, "r").await;
+    assert_eq!(sink.seen().len(), 100, "none is sent twice");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_of_settlement_that_is_refused_does_not_stop_the_others() {
+    let store = TestStore::new(1);
+    let sink = FakeSink::new(&store, |delivery| match delivery.id.as_str() {
+        "rejected" => Act::report(Outcome::Rejected { error: "HTTP 400".into() }),
+        _ => Act::confirm(MILLI),
+    });
+    let _instance = Instance::of_policy(&store, &sink, Policy { lease: MINUTE, ..policy() });
+    store.set_faults(Faults { refused_end: Some("bury"), ..Faults::default() });
+    schedule(&store, ["confirmed", "rejected"], Duration::ZERO);
+    // The first call has both, and the next one follows after five seconds.
+    sleep(6 * SECOND).await;
+    assert_eq!((store.count(&partition("r")), sink.seen().len()), ((0, 1, 0), 2));
+    store.set_faults(Faults::default());
+    sleep(5 * SECOND).await;
+    assert_eq!((store.count(&partition("r")), sink.seen().len()), ((0, 0, 1), 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_settlement_is_repeated_until_its_lease_ends_and_not_after_it() {
+    // It is sent again five seconds later, when its lease has just ended, or has not.
+    for (left, stale) in [(Duration::ZERO, 0), (MILLI, 1)] {
+        let recorder = recorder();
+        let _metrics = metrics::set_default_local_recorder(&recorder);
+        let store = TestStore::new(1);
+        let sink = FakeSink::good(&store);
+        let policy = Policy { max_in_flight: 1, lease: 5 * SECOND + MILLI + left, ..policy() };
+        let instance = Instance::of_policy(&store, &sink, policy);
+        store.set_faults(Faults { wrong_type: true, only: Some("settle"), ..Faults::default() });
+        schedule(&store, ["a"], Duration::ZERO);
+        sleep(7 * SECOND).await;
+        store.set_faults(Faults::default());
+        until_empty(&store, "r").await;
+        instance.stop().await;
+        assert_eq!(sink.taken()["a"], 2);
+        assert_eq!(counted(&recorder, "punctual_stale_settlements_total", ""), stale, "{left:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_log_names_the_trace_of_a_dead_letter() {
+    let (log, _guard) = LogLines::collect();
+    let store = TestStore::new(1);
+    let sink = FakeSink::new(&store, |_| Act::report(Outcome::Rejected { error: "HTTP 400".into() }));
+    let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let headers = [("traceparent".to_owned(), parent.to_owned())].into();
+    store.schedule(&partition("r"), "a", Duration::ZERO, Metadata { headers, ..Metadata::default() });
+    let _instance = Instance::of_one(&store, &sink);
+    until_empty(&store, "r").await;
+    sleep(MILLI).await;
+    let lines = log.take();
+    assert!(lines.len() == 1 && lines[0].contains("0af7651916cd43dd8448eb211c80319c"), "{lines:?}");
 }

@@ -1,12 +1,16 @@
 //! The calls that settle and claim: alone or shared with other partitions, and what they carry.
 
-use tokio::time::Instant;
+use async_trait::async_trait;
+use tokio::{
+    task::yield_now,
+    time::{Instant, advance},
+};
 
 use super::{
     sink::{Act, SinkEnd},
     *,
 };
-use crate::sink::Reply;
+use crate::sink::{Reply, Report, Sink};
 
 /// A route of which the messages named `end...` are confirmed after 100 ms, all others stay in flight.
 fn ends(store: &Arc<TestStore>, max_in_flight: usize, stay: usize, end: usize) -> Instance {
@@ -105,22 +109,94 @@ async fn other_instances_are_not_woken_while_the_sink_is_down() {
 
 #[tokio::test(start_paused = true)]
 async fn messages_beyond_the_capacity_of_a_repeated_claim_are_given_back() {
-    let recorder = recorder();
-    let _metrics = metrics::set_default_local_recorder(&recorder);
+    for settlement_fails in [false, true] {
+        let recorder = recorder();
+        let _metrics = metrics::set_default_local_recorder(&recorder);
+        let store = TestStore::new(1);
+        let sink = FakeSink::good(&store);
+        store.set_faults(Faults { after: 1.0, only: Some("claim"), ..Faults::default() });
+        schedule(&store, numbered(100), Duration::ZERO);
+        let policy = Policy { lease: 10 * LEASE, ..policy() };
+        let instance = Instance::of_policy(&store, &sink, policy);
+        sleep(2 * SECOND).await;
+        assert_eq!(store.count(&partition("r")), (0, 100, 0));
+        let back = Instant::now();
+        if settlement_fails {
+            store.set_faults(Faults { before: 1.0, only: Some("settle"), ..Faults::default() });
+            sleep(SECOND).await;
+        }
+        store.set_faults(Faults::default());
+        until_empty(&store, "r").await;
+        let took = back.elapsed();
+        assert!(took < 2 * SECOND && sink.taken().len() == 100, "{took:?}: well before their leases end");
+        instance.stop().await;
+        assert_eq!(counted(&recorder, "punctual_messages_released_total", ""), 99);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_without_an_answer_keeps_its_capacity_for_a_second() {
+    for (claim_reply, given_back) in [(999 * MILLI, 0), (SECOND, 99)] {
+        let recorder = recorder();
+        let _metrics = metrics::set_default_local_recorder(&recorder);
+        let store = TestStore::new(1);
+        let sink = FakeSink::good(&store);
+        store.set_faults(Faults { after: 1.0, only: Some("claim"), claim_reply, ..Faults::default() });
+        schedule(&store, numbered(100), Duration::ZERO);
+        let instance = Instance::of_policy(&store, &sink, Policy { lease: 10 * LEASE, ..policy() });
+        sleep(SECOND + 20 * MILLI).await;
+        store.set_faults(Faults::default());
+        until_empty(&store, "r").await;
+        instance.stop().await;
+        let released = counted(&recorder, "punctual_messages_released_total", "");
+        assert_eq!((released, sink.seen().len()), (given_back, 100), "{claim_reply:?}");
+    }
+}
+
+/// Confirms the messages with the numbers below the current one.
+struct OnDemand(watch::Receiver<usize>);
+
+#[async_trait]
+impl Sink for OnDemand {
+    fn timeout(&self) -> Duration {
+        FakeSink::TIMEOUT
+    }
+
+    async fn send(&self, batch: Vec<Delivery>, report: Report) {
+        let report = &report;
+        let confirm = |(index, delivery): (usize, Delivery)| async move {
+            let number: usize = delivery.id.as_str()[1..].parse().expect("a number");
+            let _ = self.0.clone().wait_for(|below| number < *below).await;
+            report.outcome(index, Outcome::Confirmed);
+        };
+        join_all(batch.into_iter().enumerate().map(confirm)).await;
+    }
+
+    async fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_route_gathers_a_quarter_of_its_messages_for_a_settlement_and_waits_for_no_more() {
     let store = TestStore::new(1);
-    let sink = FakeSink::good(&store);
-    store.set_faults(Faults { after: 1.0, only: Some("claim"), ..Faults::default() });
-    schedule(&store, numbered(100), Duration::ZERO);
-    let policy = Policy { lease: 10 * LEASE, ..policy() };
-    let instance = Instance::of_policy(&store, &sink, policy);
-    sleep(2 * SECOND).await;
-    assert_eq!(store.count(&partition("r")), (0, 100, 0));
-    store.set_faults(Faults::default());
-    let back = Instant::now();
-    until_empty(&store, "r").await;
-    assert!(back.elapsed() < SECOND && sink.taken().len() == 100, "{:?}: well before their leases end", back.elapsed());
-    instance.stop().await;
-    assert_eq!(counted(&recorder, "punctual_messages_released_total", ""), 99);
+    let (confirmed, below) = watch::channel(0);
+    let target = Target::Sink { sink: Arc::new(OnDemand(below)), breaker: Breaker::new("s") };
+    schedule(&store, numbered(20), Duration::ZERO);
+    let policy = Policy { max_in_flight: 20, ..policy() };
+    let _instance = Instance::start(&store, vec![setup(&store, "r", target, policy)]);
+    until("they are sent", || store.count(&partition("r")) == (0, 20, 0)).await;
+    sleep(10 * MILLI).await;
+    // Others follow within the millisecond for which it gathers.
+    confirmed.send_replace(1);
+    advance(Duration::from_micros(400)).await;
+    assert_eq!(store.calls("settle"), 0);
+    let now = Instant::now();
+    confirmed.send_replace(5);
+    for _ in 0..100 {
+        yield_now().await;
+    }
+    assert_eq!((store.count(&partition("r")), store.calls("settle"), now.elapsed()), ((0, 15, 0), 1, Duration::ZERO));
 }
 
 #[tokio::test(start_paused = true)]

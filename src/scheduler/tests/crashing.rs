@@ -85,6 +85,19 @@ async fn few_suspects_are_in_flight_at_a_time_and_delay_no_other_message() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn suspects_that_wait_for_others_cause_few_polls() {
+    let store = TestStore::new(1);
+    let sink = FakeSink::new(&store, |_| Act::confirm(HANG));
+    schedule_suspects(&store, (0..2 * COMPANY).map(|n| format!("suspect{n:04}")));
+    let _instance = Instance::of_one(&store, &sink);
+    sleep(HANG).await;
+    assert_eq!(sink.seen().len(), COMPANY);
+    let claims = store.calls("claim");
+    assert!(claims <= 20, "{claims} in two seconds");
+    until_empty(&store, "r").await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_thousand_suspects_of_one_crash_are_delivered_soon() {
     let store = TestStore::new(1);
     let sink = FakeSink::new(&store, |_| Act::confirm(100 * MILLI));

@@ -2,8 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::{sink::Act, *};
-use crate::message::DeadReason;
+use super::{
+    sink::{Act, SinkEnd},
+    *,
+};
+use crate::{
+    message::{DeadReason, FlowLimits},
+    store::memory::PartitionSettings,
+};
 
 #[tokio::test(start_paused = true)]
 async fn a_busy_stream_is_claimed_and_settled_in_batches() {
@@ -149,6 +155,43 @@ async fn shutdown_finishes_what_is_being_sent_and_leaves_the_rest() {
     instance.stop().await;
     assert!(store.now() - begun < 600_000);
     assert_eq!((store.count(&partition("r")), sink.taken().len()), ((15, 0, 0), 10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_that_wait_at_the_sink_are_given_back_at_shutdown() {
+    let store = TestStore::new(1);
+    let sink = FakeSink::new(&store, |_| Act::end(SinkEnd::Waits));
+    schedule(&store, numbered(5), Duration::ZERO);
+    let instance = Instance::of_one(&store, &sink);
+    sleep(100 * MILLI).await;
+    assert_eq!(store.count(&partition("r")), (0, 5, 0));
+    let begun = store.now();
+    instance.stop().await;
+    assert!(store.now() - begun < 100_000);
+    assert_eq!(store.count(&partition("r")), (5, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn lateness_does_not_include_the_time_for_which_a_message_waits_for_its_flow() {
+    let recorder = recorder();
+    let _metrics = metrics::set_default_local_recorder(&recorder);
+    let one_by_one = FlowLimits { rate: None, burst: 1, parallel: Some(1), ordered: false };
+    let store = TestStore::with(1, PartitionSettings { flow: Some(one_by_one), ..PartitionSettings::default() });
+    let sink = FakeSink::new(&store, |_| Act::confirm(100 * MILLI));
+    for id in numbered(5) {
+        let metadata = Metadata { flow: Some("f".into()), ..Metadata::default() };
+        store.schedule(&partition("r"), &id, SECOND, metadata);
+    }
+    let usual = setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy());
+    let instance = Instance::start(&store, vec![RouteSetup { has_flows: true, ..usual }]);
+    until_empty(&store, "r").await;
+    instance.stop().await;
+    assert!(sink.most_late() >= 400 && sink.most_inside() == 1);
+    let page = recorder.handle().render();
+    let late = page.lines().find_map(|line| line.strip_prefix("punctual_delivery_lateness_seconds_sum"));
+    let late: f64 = late.and_then(|line| line.rsplit(' ').next()).and_then(|sum| sum.parse().ok()).expect("a sum");
+    // Each took 100 ms.
+    assert!((0.5..0.6).contains(&late), "{late} s");
 }
 
 #[tokio::test(start_paused = true)]

@@ -27,7 +27,7 @@ use self::{
     sink::FakeSink,
     store::{Faults, TestStore},
 };
-use super::{Breaker, Policy, Pool, RouteSetup, Scheduler, Target};
+use super::{Breaker, Policy, Pool, RouteSetup, Scheduler, Target, Unanswered};
 use crate::{
     incidents::Incidents,
     message::Metadata,
@@ -89,6 +89,7 @@ fn setup(store: &TestStore, route: &str, target: Target, policy: Policy) -> Rout
 struct Instance {
     shutdown: watch::Sender<bool>,
     task: JoinHandle<()>,
+    settling: Unanswered,
 }
 
 impl Instance {
@@ -103,7 +104,7 @@ impl Instance {
         let works = routes.into_iter().map(|setup| scheduler.route(Arc::clone(store), setup));
         let works: Vec<_> = works.map(|work| work.run(receiver.clone())).collect();
         let task = async { drop(join_all(works).await) };
-        Self { shutdown, task: tokio::spawn(task) }
+        Self { shutdown, task: tokio::spawn(task), settling: scheduler.settling() }
     }
 
     /// One route `r` with the usual policy.

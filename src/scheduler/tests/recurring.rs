@@ -92,3 +92,15 @@ async fn a_definition_that_cannot_be_read_causes_no_busy_loop() {
     store.check();
     instance.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_dead_letter_of_an_occurrence_counts_its_attempts() {
+    let store = TestStore::new(1);
+    let sink = FakeSink::new(&store, |_| Act::report(failed()));
+    let first = set(&store, Missed::All(1000));
+    let instance = Instance::of_one(&store, &sink);
+    let id = format!("tick~{first}");
+    until("a dead letter", || store.dead(&partition("r")).contains_key(&id)).await;
+    assert_eq!(store.dead_failures(&partition("r"), &id), policy().retry.max_attempts);
+    instance.stop().await;
+}

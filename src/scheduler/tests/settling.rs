@@ -1,10 +1,12 @@
 //! The consequences of each end of an attempt, and of a lost or late answer of the store.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::{
     sink::{Act, SinkEnd},
     *,
 };
-use crate::message::DeadReason;
+use crate::{log_lines::LogLines, message::DeadReason};
 
 #[tokio::test(start_paused = true)]
 async fn every_way_to_fail_counts_until_the_attempts_are_used_up() {
@@ -214,6 +216,9 @@ async fn a_list_that_is_denied_fails_its_messages_alone_and_without_the_right_to
         let _instance = Instance::start(&store, vec![setup(&store, "r", target, policy())]);
         sleep(SECOND).await;
         assert_eq!(store.list("4").len(), if is_down { 0 } else { 10 }, "before leases end");
+        if is_down {
+            assert!(store.calls("transfer") <= 2, "one call shows that no list can be written");
+        }
         sleep(MINUTE).await;
         let (pending, unack, dead) = store.count(&partition("r"));
         let state = breaker.status().state;
@@ -251,4 +256,43 @@ async fn a_message_that_a_recovery_made_dead_is_counted() {
     assert_eq!(store.dead(&partition("r")).len(), 1);
     assert_eq!(counted(&recorder, "punctual_messages_dead_total", r#"reason="crash""#), 1);
     assert_eq!(counted(&recorder, "punctual_messages_dead_total", ""), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_transfer_is_repeated_until_its_lease_ends() {
+    let store = TestStore::new(1);
+    let policy = Policy { max_in_flight: 1, lease: MINUTE, ..policy() };
+    let _instance = Instance::start(&store, vec![setup(&store, "r", to_list("jobs", &Breaker::new("s")), policy)]);
+    store.set_faults(Faults { wrong_type: true, only: Some("transfer"), ..Faults::default() });
+    schedule(&store, numbered(3), Duration::ZERO);
+    sleep(MINUTE.saturating_sub(SECOND)).await;
+    // Once in five seconds.
+    assert_eq!((store.calls("transfer"), store.count(&partition("r"))), (12, (2, 1, 0)));
+    sleep(6 * SECOND).await;
+    assert_eq!(store.claims(&partition("r"), "m00001"), 1, "the lease of the first one has ended");
+    store.set_faults(Faults::default());
+    until_empty(&store, "r").await;
+    assert_eq!(store.list("jobs").len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_messages_of_a_batch_that_panicked_return_when_their_leases_end() {
+    let (log, _guard) = LogLines::collect();
+    let store = TestStore::new(1);
+    let panicked = AtomicBool::new(false);
+    let render = Arc::new(move |delivery: &Delivery| {
+        if !panicked.swap(true, Ordering::SeqCst) {
+            // Bypasses the panic hook, which would print the panic.
+            std::panic::resume_unwind(Box::new("ordered by the test"));
+        }
+        Ok(Element { list: "jobs".into(), value: delivery.id.to_string().into() })
+    });
+    let target = Target::List { render, one_list: true, breaker: Breaker::new("s") };
+    let _instance = Instance::start(&store, vec![setup(&store, "r", target, policy())]);
+    schedule(&store, numbered(3), Duration::ZERO);
+    sleep(SECOND).await;
+    let lines = log.take();
+    assert!(lines.len() == 1 && lines[0].starts_with("ERROR a batch ended in a panic partition=r:0/1"), "{lines:?}");
+    sleep(LEASE).await;
+    assert_eq!((store.count(&partition("r")), store.list("jobs").len()), ((0, 0, 0), 3));
 }

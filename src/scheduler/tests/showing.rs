@@ -117,17 +117,36 @@ async fn an_expired_message_says_how_late_it_was_claimed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_breaker_grants_more_to_routes_with_more_in_flight_until_they_leave() {
+async fn the_slow_start_of_a_sink_ends_at_what_its_running_routes_can_have_in_flight() {
     let store = TestStore::new(1);
-    let sink = FakeSink::new(&store, |_| Act::report(unavailable()));
+    let is_down = Arc::new(AtomicBool::new(true));
+    let flag = is_down.clone();
+    let sink = FakeSink::new(&store, move |_| {
+        if flag.load(Ordering::SeqCst) { Act::report(unavailable()) } else { Act::confirm(MILLI) }
+    });
     let breaker = Breaker::new("s");
-    let few = Policy { max_in_flight: 2, ..policy() };
-    let many = Policy { max_in_flight: 500, ..policy() };
-    let first = Instance::start(&store, vec![setup(&store, "q", to_sink(&sink, &breaker), many)]);
-    first.stop().await;
+    let [few, many] = [20, 500].map(|max_in_flight| Policy { max_in_flight, ..policy() });
+    let stopped = Instance::start(&store, vec![setup(&store, "q", to_sink(&sink, &breaker), many)]);
+    stopped.stop().await;
     let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &breaker), few)]);
-    schedule(&store, numbered(50), Duration::ZERO);
-    // Two failures open it: as many as the only route that is left can have in flight.
+    schedule(&store, numbered(30), Duration::ZERO);
     until("it is open", || breaker.status().state == BreakerState::Open).await;
-    assert!(sink.seen().len() <= 4, "{} attempts", sink.seen().len());
+    is_down.store(false, Ordering::SeqCst);
+    until_empty(&store, "r").await;
+    assert_eq!(breaker.admit(500).map(|admission| admission.messages()), Some(500));
+}
+
+#[tokio::test(start_paused = true)]
+async fn settlements_without_an_answer_are_shown_until_they_have_one() {
+    let store = TestStore::new(1);
+    let sink = FakeSink::good(&store);
+    let instance = Instance::of_one(&store, &sink);
+    store.set_faults(Faults { latency: SECOND, ..Faults::default() });
+    schedule(&store, ["a"], Duration::ZERO);
+    assert!(!instance.settling.any());
+    until("a settlement is sent", || store.calls("settle") == 1).await;
+    assert!(instance.settling.any());
+    until_empty(&store, "r").await;
+    sleep(2 * SECOND).await;
+    assert!(!instance.settling.any());
 }

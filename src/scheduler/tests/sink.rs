@@ -10,7 +10,10 @@ use std::{
 use async_trait::async_trait;
 use futures::future::join_all;
 use parking_lot::Mutex;
-use tokio::time::{Instant, sleep};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
 
 use crate::sink::{Delivery, Domain, Outcome, Reply, Report, Sink};
 
@@ -28,6 +31,8 @@ pub enum SinkEnd {
     Report(Outcome),
     Reply(Outcome, Reply),
     Silence,
+    /// Reported as unsent once the route of the message stops.
+    Waits,
     Hang,
     Panic,
 }
@@ -88,6 +93,8 @@ pub struct FakeSink {
     most_inside: AtomicUsize,
     early: AtomicUsize,
     most_late: AtomicU64,
+    /// The latest route that stopped.
+    stopped: watch::Sender<Option<Arc<str>>>,
 }
 
 impl FakeSink {
@@ -114,6 +121,7 @@ impl FakeSink {
             most_inside: AtomicUsize::new(0),
             early: AtomicUsize::new(0),
             most_late: AtomicU64::new(0),
+            stopped: watch::Sender::default(),
         })
     }
 
@@ -185,6 +193,11 @@ impl FakeSink {
             SinkEnd::Report(outcome) => report.outcome_in(index, (self.domain)(&delivery), outcome),
             SinkEnd::Reply(outcome, reply) => report.replied(index, (self.domain)(&delivery), outcome, reply),
             SinkEnd::Silence => {}
+            SinkEnd::Waits => {
+                let is_its = |stopped: &Option<Arc<str>>| stopped.as_ref() == Some(&delivery.route);
+                let _ = self.stopped.subscribe().wait_for(is_its).await;
+                report.outcome(index, Outcome::Unsent { error: "the route stopped".into() });
+            }
             SinkEnd::Hang => std::future::pending().await,
             // Bypasses the panic hook, which would print the panic.
             SinkEnd::Panic => std::panic::resume_unwind(Box::new("ordered by the test")),
@@ -239,5 +252,9 @@ impl Sink for FakeSink {
 
     async fn check(&self) -> Result<(), String> {
         Ok(())
+    }
+
+    fn give_back(&self, route: &Arc<str>) {
+        self.stopped.send_replace(Some(route.clone()));
     }
 }

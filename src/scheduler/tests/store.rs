@@ -77,6 +77,8 @@ pub struct Faults {
     pub unanswered: &'static [u16],
     pub down: bool,
     pub wrong_type: bool,
+    /// Calls with a settlement of this kind are refused.
+    pub refused_end: Option<&'static str>,
     /// A list that refuses every value.
     pub refusing_list: Option<&'static str>,
     /// A list to which the user has no right: a transfer to it changes nothing, also for other lists.
@@ -88,8 +90,12 @@ pub struct Faults {
 
 impl TestStore {
     pub fn new(seed: u64) -> Arc<Self> {
+        Self::with(seed, PartitionSettings::default())
+    }
+
+    pub fn with(seed: u64, settings: PartitionSettings) -> Arc<Self> {
         let rng = Mutex::new(StdRng::seed_from_u64(seed));
-        Arc::new(Self { memory: MemoryStore::new(PartitionSettings::default()), observed: Mutex::default(), rng })
+        Arc::new(Self { memory: MemoryStore::new(settings), observed: Mutex::default(), rng })
     }
 
     /// The seed of the next instance.
@@ -199,6 +205,11 @@ impl TestStore {
 
     pub fn failures(&self, partition: &Partition, id: &str) -> u32 {
         self.rows(partition).failures(id)
+    }
+
+    /// Failures of a dead letter.
+    pub fn dead_failures(&self, partition: &Partition, id: &str) -> u32 {
+        self.rows(partition).errors[id].1
     }
 
     pub fn claims(&self, partition: &Partition, id: &str) -> usize {
@@ -359,6 +370,10 @@ impl Store for TestStore {
         partition: &Partition,
         settlements: &[Settlement],
     ) -> Result<Vec<Settled>, StoreError> {
+        let refused = self.observed.lock().unwrap().faults.refused_end;
+        if settlements.iter().any(|one| refused == Some(one.end.name())) {
+            return self.call("settle", async { Err(StoreError::WrongType { text: "settle".into() }) }).await;
+        }
         self.call("settle", self.memory.settle(partition, settlements)).await
     }
 

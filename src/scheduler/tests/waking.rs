@@ -1,6 +1,7 @@
 //! When the scheduler polls, and when it does not.
 
 use super::{sink::Act, *};
+use crate::log_lines::LogLines;
 
 #[tokio::test(start_paused = true)]
 async fn a_lone_message_leaves_when_it_is_due_and_not_before() {
@@ -209,4 +210,103 @@ async fn a_holder_that_is_alive_settles_although_the_clock_stepped_back() {
     sleep(3 * LEASE).await;
     assert_eq!((store.count(&partition("r")), sink.taken().len()), ((0, 0, 0), 20));
     assert!(sink.taken().values().all(|times| *times == 1), "{:?}", sink.taken());
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_polls_are_at_the_same_times_whenever_the_last_message_was() {
+    let store = TestStore::new(1);
+    let sink = FakeSink::good(&store);
+    let _instance = Instance::of_one(&store, &sink);
+    schedule(&store, ["a"], 10 * SECOND);
+    sleep(MAX_SLEEP.saturating_sub(MILLI)).await;
+    let before = store.calls("claim");
+    sleep(2 * MILLI).await;
+    assert_eq!((sink.seen().len(), store.calls("claim")), (1, before + 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_the_sink_is_down_leases_are_looked_for_as_seldom_as_on_an_idle_route() {
+    let store = TestStore::new(1);
+    let sink = FakeSink::new(&store, |_| Act::report(unavailable()));
+    schedule(&store, numbered(50), Duration::ZERO);
+    let _instance = Instance::of_one(&store, &sink);
+    sleep(10 * MINUTE).await;
+    let recoveries = store.calls("recover");
+    assert!(recoveries <= 20, "{recoveries} in ten minutes");
+}
+
+/// Claims a message at each of these times, and dies.
+async fn die_with(store: &Arc<TestStore>, ids: &[&str], interval: Duration) {
+    let sink = FakeSink::new(store, |_| Act::confirm(LEASE));
+    let dying = Instance::of_one(store, &sink);
+    for id in ids {
+        schedule(store, [id], Duration::ZERO);
+        sleep(interval).await;
+    }
+    assert_eq!(store.count(&partition("r")), (0, ids.len(), 0));
+    dying.kill().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_lease_of_a_dead_instance_is_recovered_when_it_ends() {
+    let store = TestStore::new(1);
+    die_with(&store, &["a", "b", "c", "d"], 100 * MILLI).await;
+    let sink = FakeSink::good(&store);
+    let _instance = Instance::of_one(&store, &sink);
+    until_empty(&store, "r").await;
+    let late: Vec<_> = sink.seen().into_iter().map(|seen| seen.late).collect();
+    assert!(late.len() == 4 && late.iter().all(|late| (3000..3050).contains(late)), "{late:?} ms");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_lost_call_does_not_defer_the_recovery_of_a_lease() {
+    let store = TestStore::new(1);
+    die_with(&store, &["a"], 100 * MILLI).await;
+    let sink = FakeSink::good(&store);
+    let _instance = Instance::of_one(&store, &sink);
+    sleep(LEASE.saturating_sub(500 * MILLI)).await;
+    schedule(&store, ["b"], Duration::ZERO);
+    sleep(250 * MILLI).await;
+    store.set_faults(Faults { before: 1.0, only: Some("claim"), ..Faults::default() });
+    schedule(&store, ["c"], Duration::ZERO);
+    sleep(20 * MILLI).await;
+    store.set_faults(Faults::default());
+    until_empty(&store, "r").await;
+    let late: Vec<_> = sink.seen().into_iter().map(|seen| (seen.id, seen.late)).collect();
+    assert!(late.len() == 3 && late[2].0 == "a" && late[2].1 < 3100, "{late:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_instances_the_slower_one_tries_to_recover_once_a_second() {
+    let store = TestStore::new(1);
+    let ids = numbered(20);
+    let ids: Vec<_> = ids.iter().map(String::as_str).collect();
+    die_with(&store, &ids, 50 * MILLI).await;
+    let sink = FakeSink::good(&store);
+    // Both see that a lease has ended before one of them has recovered it.
+    store.set_faults(Faults { latency: 20 * MILLI, ..Faults::default() });
+    let _instances = [Instance::of_one(&store, &sink), Instance::of_one(&store, &sink)];
+    until_empty(&store, "r").await;
+    assert_eq!(sink.seen().len(), 20);
+    let recoveries = store.calls("recover");
+    assert!((10..=25).contains(&recoveries), "{recoveries} calls for 20 leases");
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_that_end_in_time_are_looked_at_without_a_warning_or_a_poll() {
+    let (log, _guard) = LogLines::collect();
+    let store = TestStore::new(1);
+    let hanging = FakeSink::new(&store, |_| Act::confirm(LEASE));
+    let long = Policy { lease: MINUTE, ..policy() };
+    let dying = Instance::of_policy(&store, &hanging, long);
+    schedule(&store, ["a"], Duration::ZERO);
+    sleep(100 * MILLI).await;
+    dying.kill().await;
+    // It knows the lease of the other one.
+    let _instance = Instance::of_one(&store, &FakeSink::good(&store));
+    sleep(LEASE / 2).await;
+    let before = store.calls("claim");
+    sleep(5 * LEASE).await;
+    assert_eq!(store.calls("cut"), 5);
+    assert_eq!((store.calls("claim") - before, log.take()), (0, vec![]));
 }

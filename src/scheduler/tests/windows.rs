@@ -149,3 +149,33 @@ async fn a_clock_that_steps_back_closes_the_route_again() {
     assert_eq!(sink.taken().len(), 1);
     instance.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn messages_that_are_unsent_from_the_closing_on_do_not_show_that_the_sink_is_slow() {
+    const MANY: usize = 100;
+    // Unsent this long after the last second before the closing.
+    for (after, is_slow) in [(Duration::ZERO, true), (SECOND, false), (SECOND + 400 * MILLI, false)] {
+        let store = TestStore::new(1);
+        let sent = Mutex::new(0);
+        let sink = FakeSink::new(&store, move |delivery| {
+            let at = delivery.send_until.expect("a closing") - SECOND + after;
+            *sent.lock() += 1;
+            let is_early = *sent.lock() <= MANY;
+            let delay = at.saturating_duration_since(Instant::now());
+            if is_early { Act { delay, ..Act::report(unsent()) } } else { Act::confirm(100 * MILLI) }
+        });
+        let window = window(&store, 1, 2);
+        let policy = Policy { max_in_flight: MANY, ..policy() };
+        let usual = setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy);
+        let instance = Instance::start(&store, vec![RouteSetup { window: Some(window.clone()), ..usual }]);
+        schedule(&store, numbered(MANY), wait(&store, &window) + MINUTE.saturating_sub(3 * SECOND / 2));
+        sleep(wait(&store, &window) + MINUTE.saturating_sub(SECOND).saturating_add(after + MILLI)).await;
+        assert_eq!(sink.most_inside(), MANY);
+        // The rest of the window, or the next one.
+        sleep(SECOND.saturating_sub(after) + wait(&store, &window)).await;
+        until_empty(&store, "r").await;
+        let most = sink.most_inside();
+        assert_eq!(most < MANY / 2, is_slow, "{after:?}: {most} at once");
+        instance.stop().await;
+    }
+}
