@@ -324,6 +324,26 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn jobs_that_arrive_while_a_call_waits_are_sent_with_it_unless_it_has_enough() {
+        for (messages, calls) in [(1, 3), (ENOUGH - 1, 3), (ENOUGH, 4)] {
+            let redis = Simulated::start([RouteSettings::plain("r", 1000)]).await;
+            let registry = Arc::new(RouteRegistry::new(redis.store.clone(), false));
+            let coalescer = Coalescer::spawn(redis.store.clone(), registry, partition());
+            let latency = Duration::from_millis(400);
+            redis.links.set_faults(punctual_model::LinkFaults { latency, ..Default::default() });
+            let schedule = async |after: u32, from: usize, count: usize| {
+                tokio::time::sleep(after * LINGER).await;
+                let batch = (from..from + count).map(|id| message(id, 1)).collect();
+                assert_eq!(coalescer.schedule(batch).await.unwrap().len(), count);
+            };
+            let before = redis.calls();
+            // Two calls are in progress when the third job arrives.
+            tokio::join!(schedule(0, 0, 1), schedule(2, 1, 1), schedule(4, 2, messages), schedule(6, 1000, 1));
+            assert_eq!(redis.calls() - before, calls, "{messages}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_job_that_waited_too_long_or_for_nobody_is_not_written() {
         let redis = Simulated::start([RouteSettings::plain("r", 1000)]).await;
         let store = redis.store.clone();

@@ -154,3 +154,19 @@ fn a_bulk_call_has_a_cursor_only_if_a_filter_continues() {
     assert_eq!([true, false].map(|more| reached(&filters[1], more)), [(Some(5), Some(4)), (Some(5), None)]);
     assert_eq!([true, false].map(|more| reached(&named, more)), [(None, None), (None, None)]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn each_partition_gets_its_own_ids_alone() {
+    let bench = Bench::plain().await;
+    bench.bury(messages("m", 20)).await;
+    let sent = Arc::new(AtomicU64::new(0));
+    let named = sent.clone();
+    bench.redis.server.reply_with(move |command| {
+        let is_id = |word: &&String| word.strip_prefix('m').is_some_and(|number| number.parse::<u64>().is_ok());
+        named.fetch_add(command.iter().filter(is_id).count() as u64, Ordering::Relaxed);
+        None
+    });
+    let selection = Selection::Ids { ids: ids("m", 20), until: None };
+    assert_eq!(bench.act(&work(REDRIVE, &selection), None).await.count, 20);
+    assert_eq!(sent.load(Ordering::Relaxed), 20);
+}

@@ -1,5 +1,6 @@
 //! Ends of messages, from all partitions.
 
+use parking_lot::Mutex;
 use tokio::time::sleep;
 
 use super::*;
@@ -127,4 +128,43 @@ async fn bounds_are_exact_to_the_millisecond() {
         query.order = Order::Descending;
         assert_eq!(bench.all_ended(&query, limit).await.0, names((20..60).rev()), "{limit}");
     }
+}
+
+/// Cancels messages of a route with one partition.
+async fn cancel(bench: &Bench, prefix: &str, count: usize) {
+    bench.schedule(messages(prefix, count)).await;
+    for name in ids(prefix, count) {
+        bench.queue.cancel("r", &name.into()).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ends_that_are_too_old_are_passed_over_with_few_reads() {
+    let bench = Bench::start([RouteSettings { partitions: 1, ..with_history() }]).await;
+    let read = Arc::new(Mutex::new(Vec::new()));
+    let blocks = read.clone();
+    bench.redis.server.reply_with(move |command| {
+        if let [_, _, _, _, order, _, count] = command
+            && order == "asc"
+        {
+            blocks.lock().push(count.parse::<u32>().unwrap());
+        }
+        None
+    });
+    sleep(Duration::from_secs(1)).await;
+    cancel(&bench, "old", 40).await;
+    sleep(Duration::from_mins(50)).await;
+    cancel(&bench, "m", 30).await;
+    sleep(Duration::from_mins(15)).await;
+    // A block has 16 ends. The first three have eight that are young enough.
+    let page = bench.ended(&query(Order::Ascending), 20, None).await;
+    assert_eq!(page.ends.iter().map(|end| end.id.to_string()).collect::<Vec<_>>(), names(0..20));
+    assert_eq!(std::mem::take(&mut *read.lock()), [3, 2]);
+
+    // All that one call reads is too old, and later than the last time of the filter.
+    cancel(&bench, "n", 1100).await;
+    sleep(Duration::from_hours(2)).await;
+    let early = EndedQuery { filter: Filter { until: Some(at(1)), ..Filter::default() }, ..query(Order::Ascending) };
+    let page = bench.ended(&early, 20, None).await;
+    assert_eq!((page.ends.len(), page.cursor, read.lock().len()), (0, None, 1));
 }

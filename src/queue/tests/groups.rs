@@ -1,10 +1,13 @@
 //! Groups that are listed, cancelled and moved.
 
+use parking_lot::Mutex;
 use tokio::time::sleep;
 
 use super::*;
-use crate::message::codec;
-use crate::store::{NewDue, Rescheduled, redis::MAX_BATCH};
+use crate::{
+    message::{FlowLimits, codec},
+    store::{NewDue, Rescheduled, RouteFlow, redis::MAX_BATCH},
+};
 
 fn grouped(name: &str, group: &str) -> NewMessage {
     NewMessage { metadata: Metadata { group: Some(group.to_owned()), ..Metadata::default() }, ..message(name) }
@@ -166,4 +169,37 @@ async fn a_repeated_shift_moves_no_message_twice_although_the_clock_of_the_calle
     assert_eq!(shift(1000).await, Ok(9));
     assert_eq!((bench.now(), shift(1000).await), (began, Ok(0)));
     assert_eq!(bench.due("m3").await, HOUR + 60_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_messages_that_a_call_has_changed_and_those_that_it_names_are_at_most_a_thousand() {
+    let bench = Bench::plain().await;
+    bench.schedule(members(30)).await;
+    let refused = ids("y", 400).into_iter().map(|id| (id, Rescheduled::Later)).collect();
+    let mut work = GroupWork { count: 300, in_flight: ids("x", 290), refused, ..GroupWork::default() };
+    bench.queue.change_group("r", "g", GroupAction::Cancel, None, later(), &mut work).await.unwrap();
+    assert_eq!((work.count, work.cursor.is_some()), (310, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_that_wait_for_their_flow_are_moved_in_order_of_their_due_times() {
+    let limits = FlowLimits { rate: None, burst: 1, parallel: Some(1), ordered: true };
+    let flow = Some(RouteFlow { key: None, limits });
+    let bench = Bench::start([RouteSettings { flow, ..RouteSettings::plain("r", 100) }]).await;
+    let in_flow = |name: &str, millis| {
+        let metadata = Metadata { flow: Some("f".to_owned()), ..grouped(name, "g").metadata };
+        NewMessage { metadata, ..due(name, millis) }
+    };
+    bench.schedule([in_flow("first", 0), in_flow("z", 1), in_flow("y", 2), in_flow("x", 3), in_flow("a", HOUR)]).await;
+    bench.until(100).await;
+    assert_eq!(bench.claim().await.len(), 1);
+    let moved = Arc::new(Mutex::new(Vec::new()));
+    let named = moved.clone();
+    bench.redis.server.reply_with(move |command| {
+        named.lock().extend(command.iter().filter(|word| ["a", "x", "y", "z"].contains(&word.as_str())).cloned());
+        None
+    });
+    let work = bench.change_group(to(2 * HOUR), None).await;
+    assert_eq!((work.count, &work.in_flight[..], work.refused), (4, &[id("first")][..], vec![]));
+    assert_eq!(*moved.lock(), ["z", "y", "x", "a"]);
 }

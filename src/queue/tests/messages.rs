@@ -6,7 +6,10 @@ use super::*;
 use crate::{
     calendar::{Calendar, Window},
     message::Cancellation,
-    store::{Cancelled, Rescheduled},
+    store::{
+        Cancelled, Rescheduled,
+        redis::{ExternalEntry, ExternalPlace},
+    },
     time::MAX_DELAY_MILLIS,
 };
 
@@ -233,4 +236,18 @@ async fn calls_reach_the_former_partitions_while_messages_move() {
     };
     let answer = bench.queue.act_on_dead("r", &work, None, &mut Bulk::default()).await;
     assert!(matches!(answer, Err(QueueError::Store(StoreError::Unavailable { .. }))), "{answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_of_another_program_are_counted_as_scheduled_or_dead() {
+    let bench = Bench::plain().await;
+    let place = ExternalPlace::Members { key: "k".into(), unit: 1 };
+    for member in ["a", "b", "c", &"x".repeat(101)] {
+        bench.redis.execute(&["ZADD", "k", "0", member]);
+    }
+    let members = bench.queue.external_due(&place).await.unwrap().members;
+    let entry = |(n, member)| ExternalEntry { member, id: id(&format!("m{n}")), metadata: Metadata::default() };
+    let entries: Vec<_> = members.into_iter().enumerate().map(entry).collect();
+    assert_eq!(bench.queue.take("r", "in", &place, &entries).await.unwrap().len(), 4);
+    assert_eq!([bench.count("scheduled"), bench.count("dead")], [3, 1]);
 }

@@ -249,3 +249,45 @@ async fn a_call_that_ends_with_a_partition_says_whether_another_one_has_more() {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_is_claimed_while_a_filter_moves_it_is_left_and_not_refused() {
+    let mut counts = Vec::new();
+    for calls in 1..=6 {
+        let bench = Bench::start([RouteSettings::plain("r", 100)]).await;
+        bench.schedule(messages("m", 3)).await;
+        let latency = Duration::from_millis(20);
+        bench.redis.links.set_faults(punctual_model::LinkFaults { latency, ..punctual_model::LinkFaults::default() });
+        let all = Selection::Where(Filter::default());
+        let before = bench.redis.calls();
+        let work = work(LATER, &all);
+        let moving = bench.change(&work, None);
+        // It is claimed after this number of calls of the move.
+        let claiming = async {
+            while bench.redis.calls() < before + calls && bench.now() < 1000 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            bench.redis.execute(&["ZREM", "{p:r:0/1}:pending", "m1"]);
+            bench.redis.execute(&["ZADD", "{p:r:0/1}:unack", "9999999999999", "m1"]);
+        };
+        let ((bulk, refused), ()) = tokio::join!(moving, claiming);
+        assert_eq!(refused, [], "{calls} calls");
+        counts.push(bulk.count);
+    }
+    assert!(counts.contains(&2) && counts.contains(&3), "{counts:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn to_cancel_takes_as_many_calls_as_to_count() {
+    let all = Selection::Where(Filter::default());
+    let bench = Bench::plain().await;
+    bench.schedule(messages("m", 20)).await;
+    let mut calls = Vec::new();
+    for dry_run in [true, false] {
+        let before = bench.redis.calls();
+        let (bulk, _) = bench.change(&PendingWork { dry_run, ..work(PendingAction::Cancel, &all) }, None).await;
+        assert_eq!((bulk.count, bulk.more), (20, false));
+        calls.push(bench.redis.calls() - before);
+    }
+    assert_eq!(calls[0], calls[1]);
+}

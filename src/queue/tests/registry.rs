@@ -7,7 +7,10 @@ use tokio::time::{advance, sleep};
 use super::*;
 use crate::{
     log_lines::LogLines,
-    store::redis::{SafetyError, UNREGISTERED},
+    store::redis::{
+        RedisStore, SafetyError, UNREGISTERED,
+        connection::{Servers, peers::Members},
+    },
 };
 
 /// A server as it describes itself, and the commands that it got.
@@ -262,4 +265,15 @@ async fn rights_that_are_missing_are_logged_once_and_unsafe_settings_at_the_star
     Queue::new(bench.redis.store.clone(), &BTreeMap::new(), true).prepare().await.unwrap();
     let lines = log.take();
     assert!(lines.iter().any(|line| line.contains("unchecked=\"eviction policy\"")), "{lines:?}");
+}
+
+#[tokio::test]
+async fn only_a_cluster_can_be_served_in_part() {
+    let members = Members::start::<3>().await;
+    members.spread();
+    let servers = Servers::of_cluster(members.cluster(), Duration::from_secs(5));
+    let store = Arc::new(RedisStore::new(servers, "p", [route()]));
+    store.register().await.unwrap();
+    assert!(Queue::new(store, &BTreeMap::new(), false).may_serve_a_part().await);
+    assert!(!Bench::plain().await.queue.may_serve_a_part().await);
 }

@@ -204,3 +204,54 @@ async fn schedules_are_found_although_another_route_cannot_be_read() {
     bench.redis.links.set_faults(faults);
     assert!(bench.queue.schedules_of_name(&of("a"), "r").await.is_err());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_route_that_cannot_be_read_matters_unless_it_is_another_one() {
+    let bench = Bench::with_routes().await;
+    bench.set(schedule("a", "other", FILE)).await.unwrap();
+    bench.redis.server.reply_with(|command| {
+        let is_of_route = command.iter().any(|word| word.starts_with("{p:r:"));
+        is_of_route.then(|| punctual_model::Reply::error("OOM command not allowed when used memory > 'maxmemory'."))
+    });
+    let error = bench.queue.schedules_of_name(&of("a"), "r").await.unwrap_err();
+    assert!(matches!(error, QueueError::Store(StoreError::Unavailable { .. })), "{error}");
+    assert_eq!(bench.queue.schedules_of_name(&of("a"), "other").await.unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_at_the_same_time_take_effect_in_sequence() {
+    let bench = Bench::with_routes().await;
+    let other = NewSchedule { payload: "y".into(), ..schedule("a", "r", API) };
+    let (one, two) = tokio::join!(bench.set(schedule("a", "r", API)), bench.set(other));
+    assert_eq!((one, two), (Ok(ScheduleChange::Created), Ok(ScheduleChange::Changed)));
+    let found = bench.queue.known_schedule(&of("a")).await.unwrap();
+    assert_eq!(&found.state.payload[..], b"y");
+    let name = of("a");
+    let both = tokio::join!(bench.queue.delete_schedule(&name, API), bench.queue.delete_schedule(&name, API));
+    let is_unknown = |one: &Result<_, ScheduleError>| matches!(one, Err(ScheduleError::Unknown(_)));
+    assert!(both.0.is_ok() && is_unknown(&both.1) || both.1.is_ok() && is_unknown(&both.0), "{both:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_schedule_is_not_changed_while_it_is_in_flight_in_a_former_partition() {
+    let bench = Bench::start([route()]).await;
+    bench.set(schedule("a", "r", API)).await.unwrap();
+    bench.until(60_000).await;
+    assert_eq!(bench.claim().await.len(), 1);
+    assert_eq!(bench.queue.choose_partitions("r", 1).await, Ok(true));
+    let moving = bench.redis.serving([RouteSettings { partitions: 1, ..route() }]).await;
+    let new = Queue::new(moving, &BTreeMap::new(), false);
+    let other = NewSchedule { payload: "y".into(), ..schedule("a", "r", API) };
+    let refused = new.set_schedule(other).await;
+    assert!(matches!(refused, Err(ScheduleError::Moving(_))), "{refused:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_message_of_a_route_is_not_that_of_a_paused_schedule() {
+    let bench = Bench::with_routes().await;
+    bench.set(schedule("a", "r", API)).await.unwrap();
+    let next_due = async || bench.queue.stats("r").await.unwrap().next_due;
+    assert_eq!(next_due().await, Some(at(60_000)));
+    bench.queue.pause_schedule(&of("a"), true).await.unwrap();
+    assert_eq!(next_due().await, None);
+}

@@ -7,7 +7,7 @@ use super::*;
 use crate::{
     calendar::{Calendar, Window},
     message::{FlowLimits, Limit, RouteLimits},
-    store::RouteFlow,
+    store::{FieldChange, FlowChange, RouteFlow},
 };
 
 /// In milliseconds.
@@ -151,6 +151,11 @@ async fn a_route_with_flows_says_how_many_messages_wait_for_theirs() {
     assert_eq!(bench.queue.pause_flow("r", "f0", "ops", "").await, Ok(true));
     assert_eq!(bench.queue.pause_flow("r", "f0", "ops", "").await, Ok(false));
     assert_eq!(bench.queue.resume_flow("r", "f0").await, Ok(true));
+    let change = FlowChange { parallel: FieldChange::Set(7), ..FlowChange::default() };
+    for is_changed in [true, false] {
+        assert_eq!(bench.queue.change_flow("r", "f0", change).await, Ok(is_changed));
+        assert_eq!(bench.queue.flow("r", "f0").await.unwrap().rules.parallel, Some(7));
+    }
     let plain = Bench::plain().await;
     assert_eq!(plain.queue.flow_limits("r"), Err(QueueError::NoFlows("r".to_owned())));
     assert_eq!(plain.queue.stats("r").await.unwrap().waiting_flows, None);
