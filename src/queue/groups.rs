@@ -193,15 +193,14 @@ fn encoded(partition: &Partition, before: Option<UnixMillis>, after: Option<&Mes
     cursor::encode_group((partition.index, partition.count), before, after)
 }
 
-/// The place at which a call continues; the beginning without a cursor. After the number of partitions changed, the
-/// first of the new ones.
+/// The place at which a call continues; the beginning without a cursor, and after the number of partitions changed.
 fn place(partitions: &[Partition], cursor: Option<&str>) -> Result<(Place, Option<UnixMillis>), QueueError> {
     let Some(cursor) = cursor else { return Ok((Place { partition: 0, after: None }, None)) };
     let ((index, count), before, after) = cursor::decode_group(cursor)?;
     let known = partitions.iter().position(|one| (one.index, one.count) == (index, count));
     let place = match known {
         Some(partition) => Place { partition, after },
-        None => Place { partition: partitions.iter().position(|one| one.count != count).unwrap_or(0), after: None },
+        None => Place { partition: 0, after: None },
     };
     Ok((place, before))
 }

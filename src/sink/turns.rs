@@ -116,7 +116,7 @@ impl<K: Clone + Eq + Hash, Q: Default> Round<K, Q> {
             } else {
                 self.remove(place);
             }
-        } else if self.order.len() > 1 {
+        } else {
             self.order.rotate_left(1);
         }
         Some(item)
@@ -306,6 +306,12 @@ mod tests {
         assert!(turns.has_others(&route("a"), Some(&"x".into())) && turns.has_others(&route("b"), None));
         push(&mut turns, "ax", 1);
         assert!(turns.has_others(&route("a"), None) && turns.has_others(&route("a"), Some(&"x".into())));
+        // The latest route has no items left, and another one has.
+        let mut turns = Turns::default();
+        push(&mut turns, "b-", 2);
+        push(&mut turns, "a-", 1);
+        assert_eq!((turns.pop().unwrap(), turns.pop().unwrap()), ("b-0".to_owned(), "a-0".to_owned()));
+        assert!(turns.has_others(&route("a"), None) && !turns.has_others(&route("b"), None));
     }
 
     #[test]
@@ -350,6 +356,13 @@ mod tests {
         push(&mut turns, "a-", 1);
         assert_eq!(all(&mut turns), "e-0 a-0");
         assert!(turns.is_empty());
+        // Another one than the latest, which is empty and gets items again.
+        push(&mut turns, "b-", 2);
+        push(&mut turns, "a-", 1);
+        assert_eq!((turns.pop().unwrap(), turns.pop().unwrap()), ("b-0".to_owned(), "a-0".to_owned()));
+        assert_eq!(turns.remove(&route("b")), ["b-1"]);
+        push(&mut turns, "a-", 1);
+        assert_eq!(all(&mut turns), "a-0");
     }
 
     #[test]

@@ -148,12 +148,12 @@ impl Pattern {
         loop {
             match (self.0.get(place), rest.chars().next()) {
                 (Some(PatternToken::Any), _) => {
-                    (any, segment) = (Some((place + 1, rest)), None);
+                    (any, segment) = (Some((place, rest)), None);
                     place += 1;
                     continue;
                 }
                 (Some(PatternToken::Segment), _) => {
-                    segment = Some((place + 1, rest));
+                    segment = Some((place, rest));
                     place += 1;
                     continue;
                 }
@@ -167,15 +167,9 @@ impl Pattern {
                 (None, None) => return true,
                 (_, Some(_)) => {}
             }
-            if let Some(wider) = widen(segment, PatternToken::Segment) {
-                (place, rest) = wider;
-                segment = Some(wider);
-            } else if let Some(wider) = widen(any, PatternToken::Any) {
-                (place, rest) = wider;
-                (any, segment) = (Some(wider), None);
-            } else {
-                return false;
-            }
+            let wider = widen(segment, PatternToken::Segment).or_else(|| widen(any, PatternToken::Any));
+            let Some(wider) = wider else { return false };
+            (place, rest) = wider;
         }
     }
 
@@ -202,11 +196,11 @@ impl Pattern {
     }
 }
 
-/// Widens the wildcard by one character: the index of its next token, and the remaining text.
+/// Widens the wildcard by one character: its index, and the remaining text.
 fn widen(wildcard: Option<(usize, &str)>, token: PatternToken) -> Option<(usize, &str)> {
-    let (behind, rest) = wildcard?;
+    let (place, rest) = wildcard?;
     let c = rest.chars().next().filter(|c| token.takes(*c))?;
-    Some((behind, &rest[c.len_utf8()..]))
+    Some((place, &rest[c.len_utf8()..]))
 }
 
 /// `name` for an error: without control characters, and shortened.
