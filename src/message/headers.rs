@@ -287,6 +287,8 @@ pub mod tests {
         assert_eq!(added(&["a", "c"], "b"), "a=x b=new c=x");
         assert_eq!(added(&["b", "c"], "a"), "a=new b=x c=x");
         assert_eq!(added(&["c", "a"], "b"), "c=x a=x b=new");
+        // A name that occurs twice makes them a list.
+        assert_eq!(added(&["b", "c", "c"], "a"), "b=x c=x c=x a=new");
         let mut twice: Headers = [("b".to_owned(), "x".to_owned())].into();
         twice.add_sorted("b", "new");
         assert_eq!(twice.iter().filter(|one| one.value == HeaderValue::Text("new".into())).count(), 1);

@@ -301,7 +301,8 @@ mod tests {
         let request = TraceHeaders::of([VALID].into_iter(), ["k=v"].into_iter());
         let size = |metadata: &Metadata| serde_json::to_vec(metadata).unwrap().len();
         let full = MAX_METADATA_BYTES - size(&metadata(&[("x", "")]));
-        for (room, kept) in [(200, 2), (80, 1), (5, 0), (0, 0)] {
+        let exactly = size(&metadata(&[(PARENT, VALID), ("x", "")])) - size(&metadata(&[("x", "")]));
+        for (room, kept) in [(200, 2), (80, 1), (exactly, 1), (exactly - 1, 0), (5, 0), (0, 0)] {
             let mut metadata = metadata(&[("x", &"v".repeat(full - room))]);
             metadata.keep_trace(request.as_ref());
             assert_eq!((metadata.headers.len() - 1, metadata.validate()), (kept, Ok(())), "{room}");

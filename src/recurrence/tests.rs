@@ -255,3 +255,9 @@ fn a_rule_is_told_in_words_and_local_times() {
     assert_eq!(shown(&every(60_000)), ["2026-01-01T00:01:00+00:00[UTC]", "2026-01-01T00:02:00+00:00[UTC]"]);
     assert!(shown(&Rule::default()).is_empty());
 }
+
+#[test]
+fn an_interval_can_be_longer_than_the_time_since_1970() {
+    let plan = every(MAX_EVERY, Missed::Last).plan(0, START);
+    assert_eq!((plan.occurrence, plan.missed), (Some(MAX_EVERY), 0));
+}

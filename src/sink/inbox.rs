@@ -206,6 +206,7 @@ mod tests {
         let shown =
             settings.inbox.list((Some("b"), None), |_| true, 1, |listing| serde_json::to_value(listing).unwrap());
         assert_eq!((&shown["messages"][0]["sink"], &shown["count"]), (&"s".into(), &1.into()));
+        assert_eq!((settings.kind(), Sink::timeout(&settings)), ("inbox", SinkSettings::timeout(&settings)));
         assert_eq!(SinkSettings::timeout(&settings), Duration::from_secs(1));
     }
 }

@@ -164,21 +164,44 @@ mod tests {
 
     use super::*;
 
+    fn delivery(send_until: Option<Instant>) -> Delivery {
+        Delivery {
+            id: MessageId::parse("a").unwrap(),
+            route: "r".into(),
+            attempt: 1,
+            due: UnixMillis::default(),
+            metadata: Metadata::default(),
+            payload: Bytes::new(),
+            send_until,
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_message_is_too_late_from_the_closing_of_the_window_on() {
         let now = Instant::now();
         for (send_until, expected) in [(None, false), (Some(now), true), (Some(now + Duration::from_millis(1)), false)]
         {
-            let delivery = Delivery {
-                id: MessageId::parse("a").unwrap(),
-                route: "r".into(),
-                attempt: 1,
-                due: UnixMillis::default(),
-                metadata: Metadata::default(),
-                payload: Bytes::new(),
-                send_until,
-            };
-            assert_eq!(delivery.is_too_late(), expected, "{send_until:?}");
+            assert_eq!(delivery(send_until).is_too_late(), expected, "{send_until:?}");
         }
+    }
+
+    #[test]
+    fn a_sink_is_one_failure_domain_and_its_messages_name_no_target_unless_it_says_so() {
+        struct Plain;
+
+        #[async_trait]
+        impl Sink for Plain {
+            fn timeout(&self) -> Duration {
+                Duration::ZERO
+            }
+
+            async fn send(&self, _: Vec<Delivery>, _: Report) {}
+
+            async fn check(&self) -> Result<(), String> {
+                Ok(())
+            }
+        }
+
+        assert_eq!((Plain.domain(&delivery(None)), Plain.has_destinations()), (None, false));
     }
 }

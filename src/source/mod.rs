@@ -67,3 +67,31 @@ pub trait Source: Send + Sync + 'static {
     /// The number of messages that wait in the external system; `None` if unknown. Bounded in time.
     async fn depth(&self) -> Option<u64>;
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn a_source_has_no_advice_and_needs_no_signals_unless_it_says_so() {
+        struct Plain;
+
+        #[async_trait]
+        impl Source for Plain {
+            async fn run(&self, _: Intake, _: watch::Receiver<bool>) {}
+
+            async fn check(&self) -> Result<(), String> {
+                Ok(())
+            }
+
+            async fn depth(&self) -> Option<u64> {
+                None
+            }
+        }
+
+        assert_eq!(Plain.advice().now_or_never(), Some(None));
+        assert!(Plain.bells().is_none());
+    }
+}

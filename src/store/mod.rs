@@ -151,6 +151,18 @@ mod tests {
         assert_eq!([&key, &command, &other].map(facts), [[true, true], [true, false], [false, false]]);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_bundles_no_calls_settles_alone_as_it_settles() {
+        let store = memory::MemoryStore::new(memory::PartitionSettings::default());
+        let partition = Partition { route: "r".into(), index: 0, count: 1 };
+        let lease = Lease { id: MessageId::parse("a").unwrap(), token: Token(1), bytes: 0 };
+        store.update(&partition, |rows, _| rows.unack.insert("a", 1));
+        let settlements = [Settlement::new(lease, ClaimEnd::Ack)];
+        for settled in [Settled::Done, Settled::Stale] {
+            assert_eq!(store.settle_alone(&partition, &settlements).await, Ok(vec![settled]));
+        }
+    }
+
     #[test]
     fn deaths_have_a_number_and_the_first_id() {
         let deaths = Deaths::of(["a", "b", "c"]);

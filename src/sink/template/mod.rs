@@ -201,6 +201,13 @@ mod tests {
     }
 
     #[test]
+    fn while_our_own_prefix_is_unknown_no_key_is_one_of_our_own() {
+        for good in ["{:a}", ":routes", "{punctual:r:0/1}:pending"] {
+            assert_eq!(rendered("{key}", Place::ListKey { key_prefix: "".into() }, good).as_deref(), Ok(good));
+        }
+    }
+
+    #[test]
     fn a_list_key_takes_text_but_never_one_of_our_own_keys() {
         for good in ["../x", "a/b?c#d", "{jobs}", "é", "punctual:r", &"x".repeat(1024)] {
             assert_eq!(rendered("{key}", list(), good).as_deref(), Ok(good));

@@ -241,6 +241,26 @@ mod tests {
     }
 
     #[test]
+    fn path_and_query_have_a_bound_together() {
+        let text = |length: usize| format!("https://h/{}{{key}}?b={{key}}", "a".repeat(length - "/k?b=k".len() + 1));
+        assert!(rendered(&text(MAX_BYTES), "k", &["**"]).is_ok());
+        let error = rendered(&text(MAX_BYTES + 1), "k", &["**"]).unwrap_err();
+        assert_eq!(error, "path and query for this message have 8001 bytes, at most 8000");
+    }
+
+    #[test]
+    fn the_word_for_a_placeholder_does_not_occur_in_the_text() {
+        let mut text = "https://h/Value/{key}".to_owned();
+        for _ in 0..3 {
+            let word = unused_word(&text);
+            assert!(!text.to_lowercase().contains(&word), "{word} in {text}");
+            let url = rendered(&text, "k", &["**"]);
+            assert_eq!(url, Ok(text.replace("{key}", "k")));
+            text = text.replace("h/", &format!("h/{word}"));
+        }
+    }
+
+    #[test]
     fn a_value_in_the_path_has_no_slashes_unless_they_are_allowed() {
         let rendered = |text: &str, key: &str| {
             let metadata = Metadata { key: Some(key.into()), ..Metadata::default() };

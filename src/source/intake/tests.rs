@@ -9,11 +9,14 @@ use punctual_model::LinkFaults;
 use tokio::task::JoinHandle;
 
 use super::{super::SourceState, *};
-use crate::message::{MAX_METADATA_BYTES, Metadata, RouteLimits, TraceContext, TraceId};
-use crate::store::redis::{
-    RedisStore, RouteSettings,
-    connection::Connection,
-    simulated::{EPOCH, Simulated},
+use crate::{
+    log_lines::LogLines,
+    message::{MAX_METADATA_BYTES, Metadata, Remember, RouteLimits, TraceContext, TraceId},
+    store::redis::{
+        RedisStore, RouteSettings,
+        connection::Connection,
+        simulated::{EPOCH, Simulated},
+    },
 };
 
 #[test]
@@ -79,10 +82,12 @@ async fn a_call_is_repeated_until_punctual_stops() {
     calls.set(0);
     assert_eq!(intake.until_done(|| call(20)).await, Ok(()));
     assert!(began.elapsed() > longest * 10 && began.elapsed() < longest * 20, "{:?} from {first:?}", began.elapsed());
+    // A connection that ends with punctual is not an outage.
+    let (log, _guard) = LogLines::collect();
     stop.send_replace(true);
     calls.set(0);
     assert_eq!(intake.until_done(|| call(9)).await, Err(Stopped));
-    assert_eq!(calls.get(), 1);
+    assert_eq!((calls.get(), log.take()), (1, vec![]));
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -101,7 +106,11 @@ struct Bench {
 
 impl Bench {
     async fn start(limits: RouteLimits) -> Self {
-        let redis = Simulated::start([RouteSettings { limits, ..RouteSettings::plain("r", 10) }]).await;
+        Self::with(RouteSettings { limits, ..RouteSettings::plain("r", 10) }).await
+    }
+
+    async fn with(route: RouteSettings) -> Self {
+        let redis = Simulated::start([route]).await;
         let queue = Arc::new(Queue::new(redis.store.clone(), &BTreeMap::new(), false));
         let (stop, stopping) = watch::channel(false);
         let health = Arc::<SourceHealth>::default();
@@ -434,4 +443,57 @@ async fn replacements_and_cancellations_wait_for_a_message_in_flight() {
     // The cancelled message is part of the batch.
     bench.take(vec![replace("c", "one"), cancel("c")]).await.unwrap().unwrap();
     assert_eq!((bench.waiting(&id("c")).await, bench.counts()), (None, [4, 0, 0, 0, 2]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_id_that_is_remembered_is_known() {
+    let remember = Remember { period: Duration::from_hours(2), max: 100 };
+    let bench = Bench::with(RouteSettings { remember: Some(remember), ..RouteSettings::plain("r", 10) }).await;
+    bench.take(vec![keep("a", "one")]).await.unwrap().unwrap();
+    bench.cancel("a").await;
+    bench.take(vec![keep("a", "one"), keep("b", "one")]).await.unwrap().unwrap();
+    assert_eq!((bench.waiting(&id("a")).await, bench.counts()), (None, [2, 0, 0, 1, 0]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_log_says_when_a_source_takes_messages_and_each_outage_of_it() {
+    let (log, _guard) = LogLines::collect();
+    let bench = Bench::start(RouteLimits::default()).await;
+    assert_eq!(bench.intake.name(), "in");
+    let lines = |contained: &[&str]| {
+        let lines = log.take();
+        let fit = lines.iter().zip(contained).all(|(line, contained)| line.contains(contained));
+        assert!(lines.len() == contained.len() && fit, "{contained:?}: {lines:?}");
+    };
+    bench.intake.running();
+    lines(&["INFO the source takes messages source=\"in\""]);
+    bench.intake.resumed();
+    lines(&[]);
+    bench.intake.failing("no broker");
+    lines(&["no broker"]);
+    bench.intake.report_failing(Side::Redis, "no Redis");
+    lines(&["no Redis"]);
+    bench.intake.running();
+    lines(&[]);
+    sleep(SECOND).await;
+    bench.intake.resumed();
+    lines(&["in"]);
+    bench.intake.resumed();
+    lines(&[]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_log_names_the_trace_of_an_invalid_message_and_counts_cancellations_of_unknown_ones() {
+    let (log, _guard) = LogLines::collect();
+    let bench = Bench::start(RouteLimits::default()).await;
+    let mut broken = message("broken", "?", OnConflict::Keep);
+    broken.metadata.replace_trace(TraceContext { trace: TraceId(1), span: 2, is_sampled: true }, None);
+    bench.take(vec![keep("a", "x"), SourceEntry::Invalid(broken, "not understood".to_owned())]).await.unwrap().unwrap();
+    let trace = TraceId(1).to_string();
+    let lines: Vec<_> = log.take().into_iter().filter(|line| line.contains("not understood")).collect();
+    assert!(lines.len() == 1 && lines[0].contains(&trace), "{lines:?}");
+    bench.take(vec![cancel("a")]).await.unwrap().unwrap();
+    assert_eq!(log.take(), Vec::<String>::new());
+    bench.take(vec![cancel("a"), cancel("b")]).await.unwrap().unwrap();
+    assert_eq!(log.take(), ["INFO skipped cancellations of what does not wait source=\"in\" records=2"]);
 }
