@@ -78,3 +78,17 @@ fn allow_empty(property: &mut Value) {
         object.insert("anyOf".into(), Value::Array(vec![inner, null]));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_within_one_of_several_forms_are_optional_and_can_be_empty() {
+        let form = json!({ "properties": { "b": { "type": "integer" } }, "required": ["b"] });
+        let mut schema = json!({ "properties": { "a": { "anyOf": [{ "type": "string" }, form] } } });
+        relax(&mut schema);
+        let form = json!({ "properties": { "b": { "type": ["integer", "null"] } } });
+        assert_eq!(schema["properties"]["a"]["anyOf"], json!([{ "type": "string" }, form, { "type": "null" }]));
+    }
+}

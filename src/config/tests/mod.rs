@@ -438,6 +438,10 @@ fn json_is_a_configuration_too() {
 fn the_schema_describes_the_defaults_and_refuses_what_is_wrong() {
     let schema = schema(&connector::registry());
     assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
+    // Editors show the forms of a value at its setting. Only sections and choices have definitions of their own.
+    let definitions = schema["$defs"].as_object().unwrap().iter();
+    let forms: Vec<_> = definitions.filter(|(_, one)| one.get("anyOf").is_some()).map(|(name, _)| name).collect();
+    assert_eq!(forms, Vec::<&String>::new());
     let validator = jsonschema::validator_for(&schema).unwrap();
     let json = |yaml: &str| {
         let values: BTreeMap<String, serde_json::Value> = serde_saphyr::from_str(yaml).unwrap();
