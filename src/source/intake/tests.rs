@@ -66,7 +66,8 @@ async fn a_call_is_repeated_until_punctual_stops() {
     let queue = Arc::new(Queue::new(Arc::new(RedisStore::new(connection, "p", [])), &BTreeMap::new(), false));
     let (stop, stopping) = watch::channel(false);
     let health = Arc::<SourceHealth>::default();
-    let intake = Intake::new(queue, "in", "r".into(), health.clone(), stopping);
+    let new = || Intake::new(queue.clone(), "in", "r".into(), health.clone(), stopping.clone());
+    let intake = new();
     let calls = Cell::new(0);
     let failed = || QueueError::Store(StoreError::Unavailable { kind: "shutdown", text: "a task has failed".into() });
     let call = |good| {
@@ -86,7 +87,7 @@ async fn a_call_is_repeated_until_punctual_stops() {
     let (log, _guard) = LogLines::collect();
     stop.send_replace(true);
     calls.set(0);
-    assert_eq!(intake.until_done(|| call(9)).await, Err(Stopped));
+    assert_eq!(new().until_done(|| call(9)).await, Err(Stopped));
     assert_eq!((calls.get(), log.take()), (1, vec![]));
 }
 
