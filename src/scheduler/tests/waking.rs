@@ -297,8 +297,8 @@ async fn leases_that_end_in_time_are_looked_at_without_a_warning_or_a_poll() {
     let (log, _guard) = LogLines::collect();
     let store = TestStore::new(1);
     let hanging = FakeSink::new(&store, |_| Act::confirm(LEASE));
-    let long = Policy { lease: MINUTE, ..policy() };
-    let dying = Instance::of_policy(&store, &hanging, long);
+    let of_a_minute = Policy { lease: MINUTE, ..policy() };
+    let dying = Instance::of_policy(&store, &hanging, of_a_minute);
     schedule(&store, ["a"], Duration::ZERO);
     sleep(100 * MILLI).await;
     dying.kill().await;
