@@ -114,16 +114,11 @@ includes! {
 }
 
 /// The text of a script. Tests read it from the directory `PUNCTUAL_TEST_LUA` if that is set: `tests/mutants/`.
-#[cfg(any(test, feature = "testing"))]
 fn text(name: &str, compiled: &'static str) -> &'static str {
-    let Some(directory) = std::env::var_os("PUNCTUAL_TEST_LUA") else { return compiled };
+    let is_testing = cfg!(any(test, feature = "testing"));
+    let Some(directory) = is_testing.then(|| std::env::var_os("PUNCTUAL_TEST_LUA")).flatten() else { return compiled };
     let path = std::path::Path::new(&directory).join(format!("{name}.lua"));
     std::fs::read_to_string(path).expect("PUNCTUAL_TEST_LUA has all files of lua/").leak()
-}
-
-#[cfg(not(any(test, feature = "testing")))]
-fn text(_: &str, compiled: &'static str) -> &'static str {
-    compiled
 }
 
 /// How the line of a Lua file begins that names its includes, and the line of those that plain calls do not need.
@@ -325,5 +320,35 @@ impl Call {
             command.arg(argument);
         }
         command
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHILD: &str = "PUNCTUAL_TEST_DEVELOPMENT_CLOCK";
+
+    #[test]
+    fn a_process_that_chooses_the_development_clock_has_it_in_all_scripts_with_a_clock() {
+        let is_child = std::env::var_os(CHILD).is_some();
+        if is_child {
+            use_development_clock();
+        }
+        let with_clock: Vec<_> = all().filter(|script| script.code.contains("local function clock()")).collect();
+        assert!(with_clock.len() > 30, "{}", with_clock.len());
+        for script in with_clock {
+            assert_eq!(script.code.contains(DEVELOPMENT_CLOCK), is_child, "{}", script.name);
+        }
+        if !is_child {
+            // The choice is for a whole process.
+            let name = "a_process_that_chooses_the_development_clock_has_it_in_all_scripts_with_a_clock";
+            let name = format!("{}::{name}", module_path!().split_once("::").expect("a module").1);
+            let program = std::env::current_exe().expect("this program");
+            let child = std::process::Command::new(program).args(["--exact", &name]).env(CHILD, "1").output();
+            let child = child.expect("it runs");
+            assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+            assert!(String::from_utf8_lossy(&child.stdout).contains("1 passed"), "{name}");
+        }
     }
 }
