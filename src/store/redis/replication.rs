@@ -7,16 +7,16 @@ impl RedisStore {
     /// A text for operators: what a success means with the replicas that are connected now; on a cluster, with those of
     /// the primary that has the fewest. `None` if no replica is connected and none is required.
     pub async fn guarantee(&self) -> Result<Option<String>, StoreError> {
-        let mut fewest = Some(u64::MAX);
+        let mut all = Vec::new();
         for connection in self.servers.all().await? {
             let info: Option<String> = connection.run_if_permitted(redis::cmd("INFO").arg("replication")).await?;
-            let connected: Option<u64> = info.as_deref().and_then(|info| {
+            all.push(info.as_deref().and_then(|info| {
                 info.lines().find_map(|line| line.trim_end().strip_prefix("connected_slaves:")?.parse().ok())
-            });
-            fewest = fewest.min(connected);
+            }));
         }
-        let connected = fewest.filter(|count| *count < u64::MAX);
-        Ok(guarantee(connected, self.writes.durability().map_or(0, |durability| durability.replicas)))
+        // `None` is the lowest.
+        let fewest: Option<u64> = all.into_iter().min().flatten();
+        Ok(guarantee(fewest, self.writes.durability().map_or(0, |durability| durability.replicas)))
     }
 
     /// Checks whether replicas confirm writes now; changes nothing.
