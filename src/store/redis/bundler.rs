@@ -212,7 +212,33 @@ fn dropped() -> StoreError {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::{script, simulated::Simulated},
+        *,
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_panic_the_waiting_calls_fail_and_later_ones_are_sent() {
+        let redis = Simulated::start([]).await;
+        let bundler = Bundler::new(&script::CLAIMS, Arc::new(redis.connection()));
+        let run = |key: &str| {
+            let (bundler, call) = (bundler.clone(), script::FENCE.keys(&[key]));
+            tokio::spawn(async move { bundler.run(call).await.map(drop) })
+        };
+        // As if a task sent calls.
+        bundler.lock().is_driven = true;
+        let waiting = run("waiting");
+        tokio::task::yield_now().await;
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _guard = PanicGuard(&bundler);
+            panic!("a defect");
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(waiting.await.unwrap(), Err(dropped()));
+        let calls = redis.calls();
+        assert_ne!(run("next").await.unwrap(), Err(dropped()));
+        assert_eq!(redis.calls() - calls, 1);
+    }
 
     #[test]
     fn a_reply_has_as_many_messages_as_its_number_or_its_verdicts() {

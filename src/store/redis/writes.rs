@@ -197,6 +197,32 @@ mod tests {
     use crate::log_lines::LogLines;
 
     #[tokio::test(start_paused = true)]
+    async fn after_a_panic_the_waiting_writes_fail_and_later_ones_are_confirmed() {
+        let redis = Simulated::start([]).await;
+        redis.server.reply_with(|command| (command[0] == "WAIT").then_some(punctual_model::Reply::Int(1)));
+        let connection = Arc::new(redis.connection());
+        let durability = Durability { replicas: 1, timeout: CALM };
+        let writes = Writes::new(connection.clone().into(), Some(durability));
+        let (_, generation): (String, _) = connection.run_on_link(&redis::cmd("PING")).await.unwrap();
+        let confirm = || {
+            let (writes, link) = (writes.clone(), OnLink { connection: connection.clone(), generation });
+            tokio::spawn(async move { writes.confirm(link, None).await })
+        };
+        // As if a task confirmed the writes of the link.
+        writes.lock().insert(generation, Vec::new());
+        let waiting = confirm();
+        tokio::task::yield_now().await;
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _guard = PanicGuard(&writes);
+            panic!("a defect");
+        }));
+        assert!(panicked.is_err());
+        let failed = waiting.await.unwrap();
+        assert!(matches!(failed, Err(StoreError::Unavailable { kind: NO_ANSWER, .. })), "{failed:?}");
+        assert_eq!(confirm().await.unwrap(), Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_lack_of_replicas_is_logged_once_and_its_end_after_five_calm_seconds() {
         let redis = Simulated::start([]).await;
         let writes = Writes::new(Arc::new(redis.connection()).into(), None);
