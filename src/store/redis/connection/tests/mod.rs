@@ -1,7 +1,9 @@
 //! Connections to servers of the model.
 
 mod cluster;
+mod endpoints;
 mod links;
+mod replacing;
 mod sentinels;
 mod servers;
 
