@@ -11,7 +11,7 @@ use super::{
     },
     *,
 };
-use crate::store::WakeReason;
+use crate::{log_lines::LogLines, store::WakeReason};
 
 /// Three partitions, one on each server.
 struct Shards {
@@ -172,10 +172,87 @@ async fn a_lost_subscription_of_one_server_is_known_and_made_again() {
     shards.listening().await;
     let of_others = || [0, 2].map(|place| shards.peer(place).count("SSUBSCRIBE"));
     let before = of_others();
+    let (log, _collecting) = LogLines::collect();
     shards.peer(1).links.end_all();
     until("it is lost", || !shards.signals[1].is_listening()).await;
+    let lines = log.take();
+    assert!(matches!(&lines[..], [line] if line.contains("wake-ups do not arrive")), "{lines:?}");
     assert!(shards.signals[0].is_listening() && shards.signals[2].is_listening());
     assert_eq!(reason(&shards.signals[1]).await, WakeReason::Subscription);
     until("it is made again", || shards.listens(1, 1)).await;
     assert_eq!(of_others(), before);
+}
+
+/// Pauses the clock, which moves by `advance` only until this is dropped: tokio does not advance it while a blocking task
+/// runs.
+fn pause_clock() -> std::sync::mpsc::Sender<()> {
+    let (running, ended) = std::sync::mpsc::channel();
+    tokio::task::spawn_blocking(move || ended.recv().is_err());
+    tokio::time::pause();
+    running
+}
+
+/// Waits until it holds, and until the answer has arrived, on a paused clock.
+async fn eventually(what: &str, holds: impl Fn() -> bool) {
+    const MAX_TICKS: u32 = 5000;
+    const TICKS_OF_ANSWER: u32 = 20;
+    let mut ticks = 0;
+    while !holds() {
+        ticks += 1;
+        assert!(ticks < MAX_TICKS, "not yet: {what}");
+        tick().await;
+    }
+    for _ in 0..TICKS_OF_ANSWER {
+        tick().await;
+    }
+}
+
+/// Lets bytes pass through sockets. Servers of the model execute a command, and answer it, at the next millisecond.
+async fn tick() {
+    tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_millis(2))).await.unwrap();
+    advance(Duration::from_millis(1)).await;
+}
+
+#[tokio::test]
+async fn an_idle_subscription_is_repeated_and_the_answer_tells_whether_the_server_has_the_slot() {
+    let shards = Shards::start(|_| ()).await;
+    shards.listening().await;
+    let (peer, signal) = (shards.peer(0), &shards.signals[0]);
+    let answer_with = |error: Option<&'static str>| {
+        let named = shards.members.named[0].clone();
+        peer.replies(move |command| match error {
+            Some(error) if command.starts_with("SSUBSCRIBE") => Some(Reply::error(error)),
+            _ => map(&named, command),
+        });
+    };
+    let (log, _collecting) = LogLines::collect();
+    let _paused = pause_clock();
+    let idle = async || {
+        let before = peer.count("SSUBSCRIBE");
+        advance(Duration::from_secs(9)).await;
+        eventually("it is repeated", || peer.count("SSUBSCRIBE") > before).await;
+    };
+    // Twice, because a subscription that ended would be made again instead.
+    idle().await;
+    idle().await;
+    assert!(signal.is_listening());
+    // Before Redis 7 there are ordinary channels only.
+    answer_with(Some("ERR unknown command 'SSUBSCRIBE'"));
+    for pings in 1..3 {
+        idle().await;
+        eventually("the connection is checked", || peer.count("PING") == pings).await;
+    }
+    assert!(signal.is_listening());
+    assert_eq!(log.take(), [""; 0]);
+
+    for (error, is_logged) in [("MOVED 1 127.0.0.1:1", false), ("ERR internal", true)] {
+        answer_with(Some(error));
+        idle().await;
+        eventually("it has ended", || !signal.is_listening()).await;
+        let lines = log.take();
+        assert_eq!(lines.len(), usize::from(is_logged), "{error}: {lines:?}");
+        answer_with(None);
+        advance(Duration::from_secs(1)).await;
+        eventually("it is made again", || signal.is_listening()).await;
+    }
 }
