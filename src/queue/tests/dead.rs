@@ -26,6 +26,7 @@ async fn a_call_ends_at_its_limit_and_the_next_one_continues() {
     let all = Selection::Where(Filter::default());
     let counted = bench.act(&DeadWork { dry_run: true, ..work(REDRIVE, &all) }, None).await;
     assert_eq!((counted.count, counted.more, counted.scanned, counted.cursor), (30, false, None, None));
+    assert_eq!(bench.count("redriven"), 0);
     let some = DeadWork { limit: 12, ..work(REDRIVE, &all) };
     let (mut counts, mut cursor) = (Vec::new(), None);
     loop {

@@ -275,9 +275,13 @@ mod tests {
         };
         assert_eq!(memory(30, 0), Memory { used: 20, max: None });
         assert_eq!(memory(5, 40), Memory { used: 0, max: Some(40) });
-        for (fuller, other) in
-            [((60, 100), (110, 300)), ((60, 100), (50, 100)), ((20, 100), (999, 0)), ((30, 0), (20, 0))]
-        {
+        for (fuller, other) in [
+            ((60, 100), (110, 300)),
+            ((910, 1000), (60, 100)),
+            ((60, 100), (50, 100)),
+            ((20, 100), (999, 0)),
+            ((30, 0), (20, 0)),
+        ] {
             let [fuller, other] = [fuller, other].map(|(used, max)| memory(used, max));
             assert!(fuller.is_fuller_than(other) && !other.is_fuller_than(fuller), "{fuller:?} {other:?}");
         }

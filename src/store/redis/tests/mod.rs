@@ -1,9 +1,14 @@
 //! The store over a model of Redis: on the paused clock, and those of a cluster (`partly`, `shards`) on ports and the real one.
 
 mod batches;
+mod bulk;
+mod developing;
+mod durable;
+mod moving;
 mod operators;
 mod partly;
 mod reading;
+mod schedules;
 mod shards;
 mod sharing;
 mod waking;
@@ -167,6 +172,9 @@ async fn a_partition_takes_external_messages_while_it_has_capacity() {
         (capacity, redis)
     };
     let none = RouteLimits::default();
+    let (_, redis) = capacity(none, 500, 1).await;
+    advance(Duration::from_secs(1)).await;
+    assert_eq!(redis.store.capacity(&partition()).await, Ok(PendingCapacity::Free));
     let (free, redis) = capacity(none, 501, 1).await;
     assert_eq!(free, PendingCapacity::Free);
     // As many are due as a route has in flight.
@@ -235,6 +243,42 @@ async fn a_registration_says_what_it_found() {
     redis.execute(&["SET", "p:routes", "text"]);
     let error = redis.store.register().await.unwrap_err();
     assert!(matches!(error, RegistrationError::Store(StoreError::WrongType { .. })), "{error}");
+    assert!(!error.is_definite(), "the key can be deleted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_route_that_remembers_ids_for_no_time_is_stored_as_one_that_does_not() {
+    let remember = Some(Remember { period: Duration::ZERO, max: 5 });
+    let redis = Simulated::start([RouteSettings { remember, ..route() }]).await;
+    assert_eq!(redis.store.known_routes().await.unwrap()[0].remember, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_of_messages_have_their_own_connection() {
+    let redis = Simulated::start([route()]).await;
+    let links = punctual_model::Links::new(&redis.server, 2);
+    let listings = Connection::to(Arc::new(connection::Upstream::from(links.clone())), Duration::from_secs(1));
+    let store = redis.store.serving([route()]).listing_over(Arc::new(listings));
+    store.schedule(&partition(), &[message("a")]).await.unwrap();
+    assert_eq!(links.received(), 0);
+    assert!(store.get(&partition(), &id("a")).await.unwrap().is_some());
+    assert!(links.received() > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_of_another_program_is_signalled_when_it_becomes_a_dead_letter() {
+    let redis = Simulated::start([route()]).await;
+    let signal = Arc::<WakeSignal>::default();
+    let store = redis.store.serving([route()]).notifying_of_deaths([("r".into(), vec![signal.clone()])].into());
+    let place = ExternalPlace::Members { key: "theirs".into(), unit: 1000 };
+    for (member, outcome) in [("short", MoveOutcome::Taken), ("too long", MoveOutcome::Invalid)] {
+        redis.execute(&["ZADD", "theirs", "1", member]);
+        let entry = ExternalEntry { member: member.into(), id: id(&member[..3]), metadata: Metadata::default() };
+        let moved = store.take(&partition(), &place, 5, &[entry]).await.unwrap();
+        assert_eq!(moved[0].outcome, outcome);
+        let is_signalled = tokio::time::timeout(Duration::ZERO, signal.notified()).await.is_ok();
+        assert_eq!(is_signalled, outcome == MoveOutcome::Invalid, "{member}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -297,52 +341,20 @@ async fn a_call_takes_its_message_from_the_former_partition_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn durable_calls_succeed_once_replicas_have_them() {
-    let redis = Simulated::start([route()]).await;
-    let durability = Durability { replicas: 2, timeout: Duration::from_millis(500) };
-    let store = redis.store.serving([route()]).confirming_over(Arc::new(redis.connection()), durability);
-    let confirmed = Arc::new(Mutex::new((2, Vec::new())));
-    let replies = confirmed.clone();
-    redis.server.reply_with(move |command| {
-        let (replicas, waits) = &mut *replies.lock();
-        (command[0] == "WAIT").then(|| {
-            waits.push(command[1..].join(" "));
-            Reply::Int(*replicas)
-        })
-    });
-    let schedule = async |name: &str| store.schedule(&partition(), &[message(name)]).await.map(drop);
-    assert_eq!((schedule("a").await, store.check_durable().await), (Ok(()), Ok(())));
-    assert_eq!(std::mem::take(&mut confirmed.lock().1), ["2 500", "2 500"]);
-    // A call that changes nothing waits, too: an earlier one may not be confirmed.
-    assert_eq!((schedule("a").await, confirmed.lock().1.len()), (Ok(()), 1));
-    assert_eq!(store.fence(&partition()).await, Ok(()));
-    confirmed.lock().0 = 1;
-    let unconfirmed = |answer: Result<(), StoreError>| {
-        let error = answer.unwrap_err();
-        assert!(matches!(error, StoreError::Unavailable { kind: "noreplicas", .. }), "{error}");
-    };
-    unconfirmed(schedule("b").await);
-    unconfirmed(schedule("a").await);
-    unconfirmed(store.check_durable().await);
-    unconfirmed(store.fence(&partition()).await);
-    unconfirmed(store.reschedule(&partition(), &id("a"), None).await.map(drop));
-    unconfirmed(store.cancel(&partition(), &id("a").into()).await.map(drop));
-    unconfirmed(store.bury(&partition(), Death::INVALID, &[(message("c"), String::new())]).await.map(drop));
-    unconfirmed(store.pause(&partition(), "", "").await.map(drop));
-    unconfirmed(store.resume(&partition()).await.map(drop));
-    unconfirmed(store.purge_pending(&partition(), None, 10, false, None).await.map(drop));
-    assert_eq!(store.purge_pending(&partition(), None, 10, true, None).await, Ok((0, 0)));
-    confirmed.lock().0 = 3;
-    assert_eq!((schedule("d").await, store.check_durable().await), (Ok(()), Ok(())));
-    assert_eq!(redis.store.check_durable().await, Ok(()), "not asked for");
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_forwarded_dead_letter_has_one_turn_at_a_time() {
     let redis = Simulated::start([RouteSettings { forwards: true, ..route() }]).await;
     let dead: Vec<_> = (0..120).map(|n| (message(&n.to_string()), "e".to_owned())).collect();
     assert!(redis.store.forwards("r") && !redis.store.forwards("x"));
     redis.store.bury(&partition(), Death::INVALID, &dead).await.unwrap();
+    let signal = Arc::<WakeSignal>::default();
+    let routes = redis.store.routes().cloned().collect::<Vec<_>>();
+    let store = redis.store.serving(routes).notifying_of_deaths([("r".into(), vec![signal.clone()])].into());
+    let end_turn = async |of: &[Outgoing], turn| {
+        store.end_turn(&partition(), of, turn).await.unwrap();
+        // One that stays can be evicted from then on.
+        let is_signalled = tokio::time::timeout(Duration::ZERO, signal.notified()).await.is_ok();
+        assert_eq!(is_signalled, turn == Turn::Keep, "{turn:?}");
+    };
     let take = async || redis.store.take_outbox(&partition()).await.unwrap();
     let first = take().await;
     assert_eq!((first.taken.len(), first.waiting), (100, 120));
@@ -350,9 +362,9 @@ async fn a_forwarded_dead_letter_has_one_turn_at_a_time() {
     let second = take().await;
     assert_eq!((second.taken.len(), take().await.taken.len()), (20, 0));
     assert_eq!(take().await.next, Some(HOLD));
-    redis.store.end_turn(&partition(), &first.taken[..40], Turn::Purge).await.unwrap();
-    redis.store.end_turn(&partition(), &first.taken[40..], Turn::Keep).await.unwrap();
-    redis.store.end_turn(&partition(), &second.taken, Turn::Again(Duration::from_secs(3))).await.unwrap();
+    end_turn(&first.taken[..40], Turn::Purge).await;
+    end_turn(&first.taken[40..], Turn::Keep).await;
+    end_turn(&second.taken, Turn::Again(Duration::from_secs(3))).await;
     let rest = take().await;
     assert_eq!((rest.taken.len(), rest.waiting, rest.next), (0, 20, Some(Duration::from_secs(3))));
     assert_eq!(redis.store.stats(&partition()).await.unwrap().dead, 80);

@@ -1,4 +1,4 @@
-//! Texts for operators about replicas and rights.
+//! Checks of a server, and texts for operators about them.
 
 use super::{super::safety::SafetyError, *};
 
@@ -42,4 +42,46 @@ async fn rights_that_are_missing_for_a_list_are_named() {
         missing(Some("jobs"), Some(("MULTI", "NOPERM no permissions to run the 'multi' command"))).await,
         "+multi"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn rights_that_cannot_be_checked_at_present_are_not_taken_for_granted() {
+    let redis = Simulated::start([]).await;
+    let check = async |error: &'static str| {
+        redis.server.reply_with(move |command| (command[0] == "MULTI").then(|| Reply::error(error)));
+        rights::check_list(&redis.connection(), Some("jobs"), false).await
+    };
+    let failed = check("LOADING Redis is loading").await;
+    assert!(matches!(failed, Err(SafetyError::Store(StoreError::Unavailable { kind: "loading", .. }))), "{failed:?}");
+    assert_eq!(check("ERR unknown command 'MULTI'").await, Ok(()), "a server without transactions");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_refuses_a_write_is_not_writable() {
+    let redis = Simulated::start([]).await;
+    assert_eq!(redis.store.check_writable().await, Ok(()));
+    redis.server.reply_with(|command| (command[0] == "HDEL").then(|| Reply::error("READONLY a replica")));
+    let refused = redis.store.check_writable().await;
+    assert!(matches!(refused, Err(StoreError::Unavailable { kind: "readonly", .. })), "{refused:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_is_detected_by_its_error_for_keys_of_several_slots() {
+    let redis = Simulated::start([]).await;
+    // This user has a right to neither HELLO nor INFO.
+    let check = async |reply: fn() -> Reply| {
+        redis.server.reply_with(move |command| match &*command[0] {
+            "EXISTS" => Some(reply()),
+            name @ ("HELLO" | "INFO") => {
+                Some(Reply::error(format!("NOPERM no permissions to run the '{name}' command")))
+            }
+            _ => None,
+        });
+        redis.store.check_safety(false).await
+    };
+    let unchecked = check(|| Reply::Int(0)).await.unwrap().unchecked;
+    assert_eq!(unchecked, ["version", "role", "eviction policy"]);
+    assert_eq!(check(|| Reply::error("CROSSSLOT Keys in request")).await, Err(SafetyError::Cluster));
+    let failed = check(|| Reply::error("LOADING Redis is loading")).await;
+    assert!(matches!(failed, Err(SafetyError::Store(StoreError::Unavailable { kind: "loading", .. }))), "{failed:?}");
 }

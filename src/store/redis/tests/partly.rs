@@ -77,6 +77,15 @@ async fn a_part_is_served_while_a_server_does_not_answer_unless_another_one_lost
 }
 
 #[tokio::test]
+async fn a_lost_list_of_routes_is_noticed_while_the_partitions_are_open() {
+    let (members, store) = start().await;
+    let delete = ["DEL", "p:routes"].map(|word| word.as_bytes().to_vec());
+    let deleted = members.peers.iter().filter(|peer| peer.server.execute(&delete) == Reply::Int(1)).count();
+    assert_eq!((deleted, store.is_partly_open().await), (1, true));
+    assert_eq!(store.is_registered().await, Ok(false));
+}
+
+#[tokio::test]
 async fn a_server_that_accepts_no_writes_has_no_open_partition() {
     let (members, store) = start().await;
     let named = members.named[1].clone();
@@ -115,15 +124,21 @@ async fn the_memory_of_a_cluster_is_that_of_its_fullest_server() {
 
 #[tokio::test]
 async fn a_server_that_must_not_be_used_matters_more_than_one_that_is_down() {
-    let (members, store) = start().await;
-    for (place, version) in ["7.0.15", "7.0.15", "6.0.20"].into_iter().enumerate() {
-        describe(&members, place, version, 1);
+    // The order in which they are asked is that of their ports.
+    for old in 0..3 {
+        let (members, store) = start().await;
+        for place in 0..3 {
+            describe(&members, place, if place == old { "6.0.20" } else { "7.0.15" }, 1);
+        }
+        let too_old = Err(SafetyError::TooOld { found: "6.0.20".into() });
+        assert_eq!(store.check_safety(false).await, too_old);
+        for place in (0..3).filter(|place| *place != old) {
+            members.peers[place].refuse().await;
+            assert_eq!(store.check_safety(false).await, too_old);
+        }
+        describe(&members, old, "7.0.15", 1);
+        assert!(matches!(store.check_safety(false).await, Err(SafetyError::Store(_))));
     }
-    assert_eq!(store.check_safety(false).await, Err(SafetyError::TooOld { found: "6.0.20".into() }));
-    members.peers[0].refuse().await;
-    assert_eq!(store.check_safety(false).await, Err(SafetyError::TooOld { found: "6.0.20".into() }));
-    describe(&members, 2, "7.0.15", 1);
-    assert!(matches!(store.check_safety(false).await, Err(SafetyError::Store(_))));
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use crate::{
     sink::template::FlowTemplate,
     store::{
         BulkProgress, CutLeases, DeadAction, DeadWork, Edit, Edited, Expiry, FieldChange, Filter, NewDue, Order,
-        Rescheduled, ScheduleStatus, Selection, Spread,
+        PageRequest, Rescheduled, ScheduleStatus, Selection, Spread,
     },
     time::UnixMillis,
 };
@@ -152,13 +152,26 @@ async fn ends_are_shown_and_trimmed_by_their_age_and_number() {
     let found = redis.store.get(&partition(), &id("a")).await.unwrap().unwrap();
     assert!(matches!(&found, Found::Ended { remembered: None, ends } if ends.len() == 1), "{found:?}");
     assert_eq!(ends(Order::Ascending, EndPlace::Start).await.ends.len(), 2);
-    advance(Duration::from_secs(2)).await;
+    let cancel = async |name: &str| {
+        redis.schedule(&[name]).await;
+        redis.store.cancel(&partition(), &self::id(name).into()).await.unwrap();
+    };
+    cancel("later").await;
+    let (first, _) = redis.store.trim_history(&partition()).await.unwrap();
+    assert_eq!(first, 3);
+    advance(Duration::from_secs(1)).await;
+    let ended = ends(Order::Ascending, EndPlace::Start).await.ends[0].1.ended;
+    assert_eq!(redis.server.now() / 1000 - ended.get(), 60_000, "its last millisecond");
+    assert_eq!(ids(&ends(Order::Ascending, EndPlace::Start).await), ["a", "b", "later"]);
+    advance(Duration::from_secs(1)).await;
     assert!(redis.store.get(&partition(), &id("a")).await.unwrap().is_none());
+    assert_eq!(ids(&ends(Order::Ascending, EndPlace::Start).await), ["later"]);
+    assert_eq!(ids(&ends(Order::Descending, EndPlace::Start).await), ["later"]);
+    advance(Duration::from_secs(61)).await;
     assert!(ends(Order::Ascending, EndPlace::Start).await.ends.is_empty());
     assert!(ends(Order::Descending, EndPlace::Start).await.ends.is_empty());
     for n in 0..100 {
-        redis.schedule(&[&n.to_string()]).await;
-        redis.store.cancel(&partition(), &id(&n.to_string()).into()).await.unwrap();
+        cancel(&n.to_string()).await;
     }
     let (mut kept, mut more) = redis.store.trim_history(&partition()).await.unwrap();
     while more {
@@ -170,6 +183,19 @@ async fn ends_are_shown_and_trimmed_by_their_age_and_number() {
     while without.trim_history(&partition()).await.unwrap().1 {}
     assert_eq!(without.trim_history(&partition()).await, Ok((0, false)));
     assert!(without.ends(&partition(), Order::Ascending, EndPlace::Start, 10).await.unwrap().ends.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_reads_a_few_more_ends_than_it_needs() {
+    let history = Some(HistoryLimits { period: Duration::from_mins(1), max: 1000 });
+    let redis = Simulated::start([RouteSettings { history, ..route() }]).await;
+    for n in 0..100 {
+        redis.schedule(&[&n.to_string()]).await;
+        redis.store.cancel(&partition(), &id(&n.to_string()).into()).await.unwrap();
+    }
+    // Blocks of 16, and the first and the last one can be cut.
+    let some = redis.store.ends(&partition(), Order::Ascending, EndPlace::Start, 20).await.unwrap();
+    assert!((20..=48).contains(&some.ends.len()) && some.reached.is_some(), "{}", some.ends.len());
 }
 
 #[tokio::test(start_paused = true)]
@@ -192,6 +218,7 @@ async fn flows_are_listed_by_name_with_what_waits_for_them() {
     assert_eq!((stats.parked, stats.waiting_flows, stats.due), (9, 3, 0));
     // Without flows the messages return to their due times.
     let without = redis.store.serving([route()]);
+    assert!(redis.store.has_flows("r") && !without.has_flows("r") && !redis.store.has_flows("x"));
     assert_eq!((without.unpark(&partition()).await, without.unpark(&partition()).await), (Ok(9), Ok(0)));
     assert_eq!(without.tidy(&partition()).await, Ok(0));
     assert_eq!(without.stats(&partition()).await.unwrap().due, 9);
@@ -293,4 +320,73 @@ async fn bodies_without_a_place_are_restored() {
         }
     }
     assert_eq!((restored, redis.claim(1).await.len()), (2, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_waits_for_its_retry_holds_its_ordered_flow() {
+    let redis = Simulated::start([flows(FlowLimits { rate: None, burst: 1, parallel: None, ordered: true })]).await;
+    redis.store.schedule(&partition(), &[in_flow("first", "f"), in_flow("second", "f")]).await.unwrap();
+    let claimed = redis.claim(1).await;
+    assert_eq!(claimed.len(), 1, "in order");
+    let retry = ClaimEnd::Retry { delay: Duration::from_mins(1), error: "e".into(), hold: None };
+    assert_eq!(redis.settle(&claimed[0].1, retry).await, Settled::Done);
+    assert_eq!(redis.store.flow(&partition(), "f").await.unwrap().held_by, Some(id("first")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_later_message_of_a_flow_without_order_can_be_sent_first() {
+    let redis = Simulated::start([flows(FlowLimits { rate: None, burst: 1, parallel: Some(1), ordered: false })]).await;
+    redis.store.schedule(&partition(), &[in_flow("first", "f"), in_flow("second", "f")]).await.unwrap();
+    let moved = redis.store.reschedule(&partition(), &id("second"), None).await.unwrap();
+    assert!(matches!(moved, Rescheduled::Done(_)), "{moved:?}");
+}
+
+impl Simulated {
+    /// The first `limit` messages of a state that match.
+    async fn listed(&self, state: State, filter: &Filter, limit: usize) -> ListedPart {
+        let page = PageRequest { state, filter, order: Order::Ascending, limit, max_bytes: u64::MAX, after: None };
+        self.store.list(&partition(), &page).await.unwrap()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_filtered_page_is_filled_from_many_messages() {
+    let redis = Simulated::start([route()]).await;
+    let batch = (0..40).map(|n| {
+        let (key, error) = if n % 4 == 0 { ("k", "rare") } else { ("other", "usual") };
+        (keyed(&format!("{n:02}"), key), error.to_owned())
+    });
+    redis.store.bury(&partition(), Death::INVALID, &batch.collect::<Vec<_>>()).await.unwrap();
+    let none = Filter::default();
+    for (filter, scanned) in [
+        (Filter { key: Some("k".into()), ..none.clone() }, 40),
+        (Filter { contains: Some("rare".into()), ..none.clone() }, 20),
+        (none, 5),
+    ] {
+        let part = redis.listed(State::Dead, &filter, 5).await;
+        assert_eq!((part.listed.len(), part.scanned), (5, scanned), "{filter:?}");
+        assert!(part.reached.is_some(), "more follow: {filter:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_shows_its_due_time_in_every_state() {
+    let redis = Simulated::start([flows(FlowLimits { rate: None, burst: 1, parallel: Some(1), ordered: false })]).await;
+    let later = NewMessage { due: Due::At(at(9_000_000)), ..message("later") };
+    let [first, second] = ["first", "second"].map(|name| NewMessage { due: Due::At(at(5)), ..in_flow(name, "f") });
+    redis.store.schedule(&partition(), &[later, first, second]).await.unwrap();
+    advance(Duration::from_secs(1)).await;
+    let claimed = redis.claim(1).await;
+    assert_eq!(claimed.len(), 1, "the other one is parked");
+    let shown = async |state| {
+        let part = redis.listed(state, &Filter::default(), 10).await;
+        let shown = |one: Listed| (one.snapshot.id.to_string(), one.snapshot.deliver_at, one.snapshot.parked);
+        part.listed.into_iter().map(shown).collect::<Vec<_>>()
+    };
+    let row = |name: &str, millis, parked| (name.to_owned(), at(millis), parked);
+    assert_eq!(shown(State::Pending).await, [row("later", 9_000_000, false), row("second", 5, true)]);
+    assert_eq!(shown(State::Unack).await, [row("first", 5, false)]);
+    let bury = ClaimEnd::Bury { reason: DeadReason::Rejected, error: "e".into() };
+    assert_eq!(redis.settle(&claimed[0].1, bury).await, Settled::Done);
+    assert_eq!(shown(State::Dead).await, [row("first", 5, false)]);
 }

@@ -15,6 +15,13 @@ pub fn exists(keyspace: &mut Keyspace, keys: Arguments) -> Answer {
     Ok(Reply::count(keys.iter().filter(|key| keyspace.value(key).is_some()).count()))
 }
 
+pub fn flush_all(keyspace: &mut Keyspace, _: Arguments) -> Answer {
+    for key in keyspace.names().cloned().collect::<Vec<_>>() {
+        keyspace.replace(&key, None);
+    }
+    Ok(Reply::ok())
+}
+
 pub fn get(keyspace: &mut Keyspace, arguments: Arguments) -> Answer {
     Ok(Reply::optional(keyspace.read::<Vec<u8>>(&arguments[0])?))
 }

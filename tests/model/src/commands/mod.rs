@@ -24,9 +24,10 @@ struct Command {
 }
 
 /// Every command on keys that the scripts use, and a few for tests.
-const COMMANDS: [Command; 41] = [
+const COMMANDS: [Command; 42] = [
     Command { name: "DEL", arity: (1, None), run: keys::del },
     Command { name: "EXISTS", arity: (1, None), run: keys::exists },
+    Command { name: "FLUSHALL", arity: (0, Some(0)), run: keys::flush_all },
     Command { name: "GET", arity: (1, Some(1)), run: keys::get },
     Command { name: "GETDEL", arity: (1, Some(1)), run: keys::get_and_delete },
     Command { name: "PERSIST", arity: (1, Some(1)), run: keys::persist },
