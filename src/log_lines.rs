@@ -1,9 +1,19 @@
 //! For tests: the lines that a thread logs.
 
-use std::{io, sync::Arc};
+use std::{
+    io,
+    sync::{Arc, LazyLock},
+};
 
 use parking_lot::Mutex;
-use tracing::subscriber::DefaultGuard;
+use tracing::{
+    Dispatch,
+    subscriber::{DefaultGuard, NoSubscriber},
+};
+
+/// A second subscriber of the process. If there is only one, `tracing` asks the thread that first reaches a line whether the
+/// line is logged. A thread without a subscriber would switch it off for all.
+static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::default()));
 
 /// A writer of the log, or its reader. Cheap to clone.
 #[derive(Clone, Default)]
@@ -12,6 +22,7 @@ pub struct LogLines(Arc<Mutex<Vec<u8>>>);
 impl LogLines {
     /// Collects the lines of this thread until the guard is dropped.
     pub fn collect() -> (Self, DefaultGuard) {
+        LazyLock::force(&SECOND);
         let lines = Self::default();
         let writer = lines.clone();
         let subscriber = tracing_subscriber::fmt()
