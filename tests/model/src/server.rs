@@ -2,7 +2,7 @@
 
 mod links;
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicU64};
 
 use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedSender;
@@ -106,6 +106,8 @@ pub struct Server {
     host: Arc<Mutex<Host>>,
     scripts: Mutex<Running>,
     replies: Mutex<Option<Replies>>,
+    /// Number of links that were made.
+    links: AtomicU64,
 }
 
 struct Running {
@@ -128,7 +130,7 @@ impl Server {
             failed: 0,
         }));
         let scripts = Mutex::new(Running { scripts: Scripts::new(&host), count: 0 });
-        Arc::new(Self { host, scripts, replies: Mutex::default() })
+        Arc::new(Self { host, scripts, replies: Mutex::default(), links: AtomicU64::new(0) })
     }
 
     /// Microseconds since the epoch.

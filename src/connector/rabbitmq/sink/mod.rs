@@ -173,9 +173,10 @@ mod tests {
 
     fn sink(exchange: &str, routing_key: Option<&str>) -> RabbitMqSink {
         let url = "amqp://127.0.0.1:5672/%2f";
-        let settings = json!({
-            "url": url, "exchange": exchange, "routing_key": routing_key, "allow": ["**"], "tls": {}, "timeout": "3s"
-        });
+        let mut settings = json!({ "url": url, "exchange": exchange, "allow": ["**"], "tls": {}, "timeout": "3s" });
+        if let Some(routing_key) = routing_key {
+            settings["routing_key"] = json!(routing_key);
+        }
         RabbitMqSink::new(&serde_json::from_value(settings).unwrap()).unwrap()
     }
 

@@ -46,7 +46,6 @@ pub struct Links {
     rng: Mutex<StdRng>,
     /// Incremented to end all links.
     ends: watch::Sender<u64>,
-    made: AtomicU64,
     received: AtomicU64,
 }
 
@@ -67,7 +66,6 @@ impl Links {
             faults: Mutex::default(),
             rng: Mutex::new(StdRng::seed_from_u64(seed)),
             ends: watch::Sender::new(0),
-            made: AtomicU64::new(0),
             received: AtomicU64::new(0),
         })
     }
@@ -91,7 +89,7 @@ impl Links {
         }
         let (client, server) = duplex(BUFFER);
         let mut ends = self.ends.subscribe();
-        let link = self.made.fetch_add(1, Ordering::Relaxed);
+        let link = self.server.links.fetch_add(1, Ordering::Relaxed);
         let links = Arc::clone(self);
         tokio::spawn(async move {
             let (reader, writer) = split(server);
