@@ -354,8 +354,9 @@ impl RabbitMq {
     /// And with plugins, their names separated by commas.
     pub async fn start_with_plugins(plugins: &str, settings: &str) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory").keep();
-        let mut server = Self::within(directory);
-        server._guardian = Some(guardian(&server.directory, server.epmd_port()));
+        let server = Self::within(directory);
+        let guardian = guardian(&server.directory, server.epmd_port());
+        let mut server = Self { _guardian: Some(guardian), ..server };
         server.start_first(plugins, settings).await;
         server
     }

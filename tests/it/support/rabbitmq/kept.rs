@@ -39,6 +39,7 @@ impl RabbitMq {
         server
     }
 
+    #[expect(clippy::zombie_processes, reason = "both outlive this process")]
     async fn start_kept(&mut self) {
         let epmd = Command::new("epmd")
             .args(["-address", "127.0.0.1", "-port", &self.epmd_port().to_string()])
