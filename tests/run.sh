@@ -285,12 +285,14 @@ fetched() {
 threads=$((6 * $(nproc)))
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((threads < 12 ? threads : 12))}
 
-# On a busy machine a test that measures may fail beside others. What failed is run once more by itself; the summary names it.
+# On a busy machine a test that measures may fail beside others. What failed is run once more by itself, after the tests of the
+# library; the summary names it.
 again() { # LOG OF cargo test
     local names name
     mapfile -t names < <(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$1" | sort -u)
     [ ${#names[@]} -ge 1 ] && [ ${#names[@]} -le 12 ] || return 1
     for name in "${names[@]}"; do summary+=("again   $name"); done
+    while kill -0 "$running" 2>/dev/null; do sleep 1; done
     RUST_TEST_THREADS=1 cargo test --locked --no-fail-fast -- --exact --include-ignored "${names[@]}"
 }
 tests() { # ARGUMENTS OF cargo test
