@@ -188,10 +188,13 @@ def build(left_out, servers):
 RUNNING = {}
 # Directories of nodes of RabbitMQ, and those that no test uses now. The first test in a directory starts the node.
 NODES, IDLE = [], queue.Queue()
+# No test starts any more.
+STOPPED = threading.Event()
 
 
 def stop(number, _):
-    """A test with an endless loop would outlive this process."""
+    """A test with an endless loop would outlive this process, and a test that starts now would start its node again."""
+    STOPPED.set()
     for process, directory in list(RUNNING.items()):
         end(process, directory)
     stop_nodes()
@@ -238,6 +241,8 @@ def execute(binary, names, environment, limit, at_once=1):
     """The first test that fails, or nothing, and the seconds."""
     began, failed, late = time.time(), None, threading.Event()
     node = IDLE.get() if NODES else ""
+    if STOPPED.is_set():
+        threading.Event().wait()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         environment = dict(os.environ, RUST_BACKTRACE="0", PUNCTUAL_SEED="1", TMPDIR=directory, **environment)
         if node:
