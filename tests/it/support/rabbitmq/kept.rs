@@ -9,9 +9,9 @@ use std::{
 
 use super::RabbitMq;
 
-/// Its four ports: what else a later process needs is in files with names that are known.
+/// The file with its four ports.
 const PORTS: &str = "ports";
-/// Leaves of the node what it has after a start.
+/// Deletes everything that tests have made in the node.
 const RESET: &str = r#"
     Users = [proplists:get_value(user, User) || User <- rabbit_auth_backend_internal:list_users()],
     [rabbit_auth_backend_internal:delete_user(User, <<"it">>) || User <- Users, User =/= <<"guest">>],
@@ -22,8 +22,8 @@ const RESET: &str = r#"
     rabbit_auth_backend_internal:set_permissions(<<"guest">>, <<"/">>, <<".*">>, <<".*">>, <<".*">>, <<"it">>)"#;
 
 impl RabbitMq {
-    /// The node of this directory, which may not exist yet. One process uses it at a time. To stop it, end the processes
-    /// in `node.pid` and `epmd.pid`.
+    /// The node of this directory. The first call starts it; later ones, in other processes, empty it. One process uses
+    /// it at a time. To stop it, end the processes in `node.pid` and `epmd.pid`.
     pub(super) async fn kept(directory: PathBuf) -> Self {
         let known = fs::read_to_string(directory.join(PORTS)).ok();
         fs::create_dir_all(&directory).expect("a directory");

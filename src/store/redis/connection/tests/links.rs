@@ -77,7 +77,7 @@ async fn a_command_for_one_link_is_not_sent_on_another() {
     let wrong = connection.run_over::<String>(generation, redis::cmd("GET").arg("wrong")).await;
     assert_eq!(unavailable(wrong).0, "other");
     peer.links.end_all();
-    // The end arrives at some time, and a command on its way is lost.
+    // The connection notices its end after a while. Until then a command fails.
     let begun = Instant::now();
     while connection.run_on_link::<String>(&ping).await.is_ok_and(|(_, on)| on == generation) {
         assert!(begun.elapsed() < SOON);
