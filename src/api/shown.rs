@@ -207,7 +207,7 @@ mod tests {
     use super::*;
     use crate::{
         api::message_body::{Batch, Rules, parse},
-        message::{MessageId, StoredMessage, any_headers, check_text},
+        message::{MessageId, StoredMessage, TypedValue, any_headers, check_text},
     };
 
     fn shown(message: Result<StoredMessage, String>) -> Value {
@@ -259,11 +259,17 @@ mod tests {
         assert_eq!(shown(Ok(stored(""))).get("trace_id"), None);
     }
 
+    /// No source makes such a header: that of RabbitMQ drops it, and others read no lists.
+    fn copies_to_queues((name, value): (&str, &TypedValue)) -> bool {
+        ["CC", "BCC"].contains(&name) && matches!(value, TypedValue::Array(_))
+    }
+
     proptest! {
         #[test]
         fn what_is_shown_of_any_message_is_scheduled_again_as_it_was(
             headers in any_headers(), key in prop::collection::vec(any::<u8>(), 0..5), texts in any::<[Option<String>; 3]>(),
         ) {
+            prop_assume!(!headers.typed().any(copies_to_queues));
             let [id, correlation_id, selector] = texts.map(|text| text.map(|text| text.chars().take(60).collect()));
             let mut origin = Origin {
                 id,

@@ -14,7 +14,7 @@ use crate::{
 /// Maximum number of headers: as many of the smallest as the metadata of a message holds. A source takes as many.
 const MAX_HEADERS: usize = MAX_METADATA_BYTES / r#"{"name":"","value":""}"#.len();
 
-/// With these headers RabbitMQ copies a message to more queues, which the `allow` of a sink would not restrict.
+/// With a list in these headers RabbitMQ copies a message to more queues, which the `allow` of a sink would not restrict.
 const COPIES: [&str; 2] = ["CC", "BCC"];
 
 pub fn headers(raw: &RawValue, pointer: &str, faults: &mut Faults) -> Headers {
@@ -59,7 +59,7 @@ fn header(raw: &RawValue, pointer: &str, faults: &mut Faults) -> Option<(String,
         faults.push(FieldError::new(at("/name"), format!("`{name}` is set by punctual")));
     }
     let typed = typed?;
-    if COPIES.contains(&&*name) && !matches!(typed, TypedValue::String(_)) {
+    if COPIES.contains(&&*name) && matches!(typed, TypedValue::Array(_)) {
         faults.push(FieldError::new(at("/name"), "RabbitMQ would copy the message to other queues"));
     }
     Some((name, typed))
