@@ -238,8 +238,8 @@ def end(process, directory):
 
 
 def execute(binary, names, environment, limit, at_once=1):
-    """The first test that fails, or nothing, and the seconds."""
-    began, failed, late = time.time(), None, threading.Event()
+    """The first test that fails or does not end in time, or nothing, and the seconds."""
+    began, failed, passed, late = time.time(), None, set(), threading.Event()
     node = IDLE.get() if NODES else ""
     if STOPPED.is_set():
         threading.Event().wait()
@@ -259,6 +259,8 @@ def execute(binary, names, environment, limit, at_once=1):
                 if line.startswith(b"test ") and b"... FAILED" in line:
                     failed = line.split()[1].decode()
                     break
+                if line.startswith(b"test ") and b"... ok" in line:
+                    passed.add(line.split()[1].decode())
         timer.cancel()
         # Its result is known when all tests have passed or one has failed.
         code = None if failed else process.wait()
@@ -268,7 +270,7 @@ def execute(binary, names, environment, limit, at_once=1):
     if node:
         IDLE.put(node)
     if failed is None and (code != 0 or late.is_set()):
-        failed = names[0]
+        failed = next((name for name in names if name not in passed), names[0])
     return failed, time.time() - began
 
 
