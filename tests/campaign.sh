@@ -5,9 +5,9 @@
 # `tests/campaign.sh [--minutes N] [--seed N] [--only KINDS] [--every SECONDS] [--world sentinel|cluster]`: 30 minutes, a random
 # seed and a primary with sentinels unless told otherwise. KINDS is a list with commas of kill, stop, terminate, older, unread,
 # network, redis-kill, redis-freeze, fail-over, cut-off, slots, script-flush, client-kill, right, memory, clock, endpoint,
-# endpoint-network, kafka, leader, rabbitmq, rabbitmq-network, exchange, queue-full, other-redis and other-redis-network, or `none`.
-# SECONDS is the mean time between two faults of a kind. PUNCTUAL_CAMPAIGN_PROGRAM names another build, PUNCTUAL_CAMPAIGN_DURABLE=0 replies
-# before replicas have a message, PUNCTUAL_CAMPAIGN_RATE messages or arrays a second, PUNCTUAL_CAMPAIGN_MAX_P99 the lateness in calm
+# endpoint-network, kafka, kafka-network, leader, rabbitmq, rabbitmq-network, broker-freeze, exchange, queue-full, other-redis and
+# other-redis-network, or `none`. SECONDS is the mean time between two faults of a kind. PUNCTUAL_CAMPAIGN_PROGRAM names another build,
+# PUNCTUAL_CAMPAIGN_DURABLE=0 replies before replicas have a message, PUNCTUAL_CAMPAIGN_RATE messages or arrays a second, PUNCTUAL_CAMPAIGN_MAX_P99 the lateness in calm
 # times that a busy machine permits, in milliseconds (400). A breach prints its seed, and the history of its message.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

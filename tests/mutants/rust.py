@@ -270,7 +270,8 @@ def execute(binary, names, environment, limit, at_once=1):
     if node:
         IDLE.put(node)
     if failed is None and (code != 0 or late.is_set()):
-        failed = next((name for name in names if name not in passed), names[0])
+        # Tests begin in the order of their names.
+        failed = min(set(names) - passed, default=names[0])
     return failed, time.time() - began
 
 

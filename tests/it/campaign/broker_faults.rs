@@ -22,6 +22,7 @@ pub async fn run(planned: &Planned, world: &World, faults: &Faults) {
     match planned.kind {
         Kind::Exchange => without_exchange(planned, brokers, faults).await,
         Kind::FullQueue => with_full_queue(planned, brokers, faults).await,
+        Kind::BrokerFreeze => freeze(planned, brokers, faults).await,
         _ => restart(planned, brokers, faults).await,
     }
 }
@@ -54,6 +55,28 @@ async fn restart(planned: &Planned, brokers: &Brokers, faults: &Faults) {
         rabbitmq.restart().await;
         faults.end(fault);
     }
+}
+
+async fn freeze(planned: &Planned, brokers: &Brokers, faults: &Faults) {
+    let begin = |broker| faults.begin(planned.kind, format!("{broker} for {:?}", planned.lasts));
+    let fault = if planned.instance == 0 {
+        let Ok(rabbitmq) = brokers.rabbitmq.try_lock() else { return };
+        let fault = begin("RabbitMQ");
+        rabbitmq.freeze();
+        sleep(planned.lasts).await;
+        rabbitmq.resume();
+        fault
+    } else {
+        let (broker, name) =
+            [(&brokers.kafka, "the first of Kafka"), (&brokers.second, "the second of Kafka")][planned.instance - 1];
+        let Ok(kafka) = broker.try_lock() else { return };
+        let fault = begin(name);
+        kafka.freeze();
+        sleep(planned.lasts).await;
+        kafka.resume();
+        fault
+    };
+    faults.end(fault);
 }
 
 /// The exchange is deleted, and declared again. For a moment it has no queue.

@@ -3,7 +3,7 @@
 use super::store::Shape;
 
 /// Kinds of faults, each with the mean time between two of them in milliseconds.
-pub const KINDS: [(Kind, u64); 27] = [
+pub const KINDS: [(Kind, u64); 28] = [
     (Kind::Kill, 8000),
     (Kind::Stop, 10_000),
     (Kind::Terminate, 9000),
@@ -32,6 +32,7 @@ pub const KINDS: [(Kind, u64); 27] = [
     // Last, so that the other kinds of a seed stay as they were.
     (Kind::Leader, 60_000),
     (Kind::KafkaNetwork, 20_000),
+    (Kind::BrokerFreeze, 30_000),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,6 +71,8 @@ pub enum Kind {
     /// The second broker of Kafka, and with it the leader of one partition.
     Leader,
     KafkaNetwork,
+    /// One of the brokers stands still.
+    BrokerFreeze,
 }
 
 impl Kind {
@@ -103,6 +106,7 @@ impl Kind {
             Self::OtherRedisNetwork => "other-redis-network",
             Self::Leader => "leader",
             Self::KafkaNetwork => "kafka-network",
+            Self::BrokerFreeze => "broker-freeze",
         }
     }
 
@@ -135,6 +139,7 @@ impl Kind {
             // It has stored what it did not confirm any more.
             Self::Kafka | Self::Leader | Self::KafkaNetwork => route == "topic",
             Self::RabbitMq | Self::RabbitMqNetwork | Self::Exchange | Self::FullQueue => route == "queue",
+            Self::BrokerFreeze => matches!(route, "topic" | "queue"),
             Self::OtherRedis | Self::OtherRedisNetwork => route == "elsewhere",
             Self::EndpointNetwork => !matches!(route, "jobs" | "elsewhere" | "topic" | "queue"),
             _ => false,

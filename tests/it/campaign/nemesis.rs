@@ -65,7 +65,7 @@ fn draw(random: &mut Random, kind: Kind, at: u64) -> Planned {
     let lasts = match kind {
         Kind::Kill | Kind::Terminate => random.between(100, 3000),
         // At times shorter than a lease, at times several leases.
-        Kind::Stop => random.pick(&[1000, 3000, 6000, 12_000, 20_000]) + random.between(0, 1000),
+        Kind::Stop | Kind::BrokerFreeze => random.pick(&[1000, 3000, 6000, 12_000, 20_000]) + random.between(0, 1000),
         Kind::RedisKill | Kind::RedisFreeze | Kind::CutOff | Kind::Leader => random.between(2000, 8000),
         Kind::FailOver | Kind::Clock | Kind::Slots => 0,
         Kind::Flush | Kind::Clients => random.between(500, 3000),
@@ -110,7 +110,7 @@ async fn cause(planned: &Planned, world: &World, faults: &Faults, base: i64) {
         Kind::RedisKill | Kind::RedisFreeze | Kind::FailOver | Kind::CutOff | Kind::Slots => {
             primaries::run(planned, world, faults).await;
         }
-        Kind::Kafka | Kind::Leader | Kind::RabbitMq | Kind::Exchange | Kind::FullQueue => {
+        Kind::Kafka | Kind::Leader | Kind::RabbitMq | Kind::BrokerFreeze | Kind::Exchange | Kind::FullQueue => {
             broker_faults::run(planned, world, faults).await;
         }
         Kind::Flush => redis_faults::repeat(planned, world, faults, &[&["SCRIPT", "FLUSH"]]).await,

@@ -283,14 +283,28 @@ impl RabbitMq {
 
     /// SIGTERM, and waits for its end.
     pub async fn stop(&mut self) {
+        self.signal(Signal::TERM);
         let mut node = self.node.take().expect("it runs");
-        let pid = Pid::from_raw(i32::try_from(node.id()).expect("a process id")).expect("not zero");
-        kill_process(pid, Signal::TERM).expect("it runs and is ours");
         let deadline = Instant::now() + START;
         while node.try_wait().expect("it can be waited for").is_none() {
             assert!(Instant::now() < deadline, "RabbitMQ did not stop within {START:?}");
             sleep(POLL).await;
         }
+    }
+
+    /// SIGSTOP: it keeps its connections and answers nothing.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let id = self.node.as_ref().expect("it runs").id();
+        let pid = Pid::from_raw(i32::try_from(id).expect("a process id")).expect("not zero");
+        kill_process(pid, signal).expect("it runs and is ours");
     }
 
     /// As `kill -9` does it.

@@ -78,14 +78,28 @@ impl Broker {
 
     /// SIGTERM, and waits for its end.
     pub async fn stop(&mut self) {
+        self.signal(Signal::TERM);
         let mut child = self.child.take().expect("it runs");
-        let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process id")).expect("not zero");
-        kill_process(pid, Signal::TERM).expect("it runs and is ours");
         let deadline = Instant::now() + STOP;
         while child.try_wait().expect("it can be waited for").is_none() {
             assert!(Instant::now() < deadline, "Kafka did not stop within {STOP:?}");
             sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// SIGSTOP: it keeps its connections and answers nothing.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let id = self.child.as_ref().expect("it runs").id();
+        let pid = Pid::from_raw(i32::try_from(id).expect("a process id")).expect("not zero");
+        kill_process(pid, signal).expect("it runs and is ours");
     }
 
     /// Starts it again if a test stopped or killed it.
