@@ -164,10 +164,13 @@ fn checked(raw: &RawValue, pointer: &str, check: fn(&str) -> Result<(), String>)
     check(&text).map(|()| text).map_err(|error| FieldError::new(pointer, error))
 }
 
-/// An object with a text for each header.
+/// An object with a text for each header, at least one: without any, the filter would match all messages.
 fn headers(raw: &RawValue, pointer: &str) -> Result<Vec<(String, String)>, FieldError> {
     let given: BTreeMap<String, String> = read(raw, pointer)?;
     let given: Vec<_> = given.into_iter().collect();
+    if given.is_empty() {
+        return Err(FieldError::new(pointer, "names no header"));
+    }
     filter::check_headers(&given).map_err(|error| FieldError::new(pointer, error))?;
     Ok(given)
 }
