@@ -2,16 +2,16 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use figment::value::{Dict, Value};
+use figment::value::{Dict, Num, Value};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::Value as Json;
 
 use super::{
     deserialize::{kind_of, read, unknown},
     problem::{Path, Problems},
     routes::RouteConfig,
-    value::{Period, Property, Whole, scalar},
+    value::{Period, Whole, scalar},
 };
 use crate::{
     message::{Headers, MessageId, Metadata},
@@ -51,16 +51,15 @@ pub struct ScheduleEntry {
     /// N, 1 to 1000. Unless set: `last`.
     missed: Option<Missed>,
     /// Payload of each occurrence: text, or a value that is sent as JSON; required.
-    payload: Json,
-    /// Content type of the payload. Unless set: `text/plain` for text, `application/json` for JSON.
+    payload: Payload,
+    /// Content type of the payload. Unless set: `text/plain; charset=utf-8` for text, `application/json` for JSON.
     content_type: Option<String>,
     /// Key of each occurrence.
     key: Option<String>,
     /// [Flow](flow.md) of each occurrence.
     flow: Option<String>,
     /// Headers of each occurrence, by name.
-    #[schemars(with = "BTreeMap<String, String>")]
-    headers: Option<BTreeMap<String, Property>>,
+    headers: Option<BTreeMap<String, String>>,
     /// Maximum attempts of an occurrence: at least 1. Unless set: `retry.max_attempts` of the route.
     max_attempts: Option<Whole<1, { u32::MAX as u64 }>>,
     /// Time after its due time at which an unsent occurrence becomes a dead letter. Unless set: never.
@@ -73,6 +72,37 @@ struct Moment(UnixMillis);
 
 scalar!(Moment, |text| parse_instant(text).map(Moment), "an RFC 3339 time",
     { "type": "string", "examples": ["2026-12-01T00:00:00Z"] });
+
+/// Text, or a value that is sent as JSON.
+#[derive(Clone, Debug, JsonSchema)]
+#[schemars(transparent)]
+struct Payload(Json);
+
+/// Number from which on a float in a payload can be a rounded integer: 2^53.
+const INEXACT: f64 = 9_007_199_254_740_992.0;
+
+impl<'de> Deserialize<'de> for Payload {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = <Value as Deserialize>::deserialize(deserializer)?;
+        check_numbers(&value).map_err(D::Error::custom)?;
+        Json::deserialize(&value).map(Self).map_err(D::Error::custom)
+    }
+}
+
+/// Refuses numbers that JSON cannot express, which the YAML reader gives as text, and those that it can have rounded.
+fn check_numbers(value: &Value) -> Result<(), String> {
+    match value {
+        Value::Dict(_, inner) => inner.values().try_for_each(check_numbers),
+        Value::Array(_, items) => items.iter().try_for_each(check_numbers),
+        Value::String(_, text) if [".inf", "-.inf", ".nan"].contains(&text.as_str()) => {
+            Err(format!("has the number {text}, which JSON cannot express"))
+        }
+        Value::Num(_, Num::F64(number)) if number.abs() >= INEXACT => {
+            Err(format!("has the number {number}, which may be rounded: put it in quotes"))
+        }
+        _ => Ok(()),
+    }
+}
 
 /// The schedules of a file. `now`: milliseconds.
 pub fn all(
@@ -129,14 +159,13 @@ impl ScheduleEntry {
                 problems.add(&at.key(error.field), error.text);
             }
         }
-        let (payload, content_type) = match self.payload {
+        let (payload, content_type) = match self.payload.0 {
             Json::String(text) => (text.into_bytes(), TEXT),
             other => (other.to_string().into_bytes(), JSON),
         };
         let headers = self.headers.unwrap_or_default();
-        let headers = headers.into_iter().map(|(name, value)| (name, value.0.expose().to_owned()));
         let metadata = Metadata {
-            headers: headers.collect::<Headers>(),
+            headers: headers.into_iter().collect::<Headers>(),
             key: self.key,
             flow: self.flow.filter(|flow| !flow.is_empty()),
             content_type: Some(self.content_type.unwrap_or_else(|| content_type.to_owned())),

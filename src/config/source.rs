@@ -8,6 +8,7 @@ use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
 
 use super::{
     entries::put_over,
+    expand::read_file,
     problem::{Origins, Path, Problems, SettingOrigin},
     yaml_hint::hint,
 };
@@ -38,7 +39,7 @@ pub fn file(path: &FilePath, problems: &mut Problems) -> Option<Layer> {
         problems.add_at(Some(origin(line, column)), &root, text);
         None
     };
-    let text = match std::fs::read_to_string(path) {
+    let text = match read_file(path) {
         Ok(text) => text,
         Err(error) => return refuse(0, 0, format!("cannot be read: {error}")),
     };
@@ -115,20 +116,30 @@ fn nested(path: &Path, text: &str) -> Dict {
 /// missing.
 pub const NEVER_EMPTY: [&str; 3] = ["auth", "tokens", "signing_secrets"];
 
-/// Removes keys without a value. Names of sinks, routes and sources, and `NEVER_EMPTY`, stay: there it is a mistake.
+/// Removes keys without a value. Names of sinks, routes, sources and schedules, and `NEVER_EMPTY`, stay: there it is a mistake.
 pub fn without_empty(mut values: Dict) -> Dict {
-    drop_empty(&mut values, true, false);
+    drop_empty(&mut values, &Path::default());
     values
 }
 
-fn drop_empty(values: &mut Dict, root: bool, names: bool) {
-    let stays = |key: &str| names || NEVER_EMPTY.contains(&key);
+fn drop_empty(values: &mut Dict, at: &Path) {
+    let has_names =
+        matches!(&at.0[..], [section] if ["sinks", "routes", "sources", "schedules"].contains(&section.as_str()));
+    let stays = |key: &str| has_names || NEVER_EMPTY.contains(&key);
     values.retain(|key, value| stays(key) || !matches!(value, Value::Empty(..)));
     for (key, value) in values {
-        if let Value::Dict(_, inner) = value {
-            drop_empty(inner, false, root && matches!(key.as_str(), "sinks" | "routes" | "sources"));
+        let at = at.key(key);
+        if let Value::Dict(_, inner) = value
+            && !is_payload(&at)
+        {
+            drop_empty(inner, &at);
         }
     }
+}
+
+/// Whether the value at `at` is the payload of a schedule, or in it. There, an empty value is `null`.
+pub fn is_payload(at: &Path) -> bool {
+    matches!(&at.0[..], [section, _, field, ..] if section == "schedules" && field == "payload")
 }
 
 /// The positions of keys and list items in a YAML text.

@@ -97,3 +97,37 @@ schedules:
     assert_eq!((plain.metadata.flow.as_ref(), plain.metadata.max_attempts), (None, None));
     assert_eq!(one("empty").metadata.flow, None);
 }
+
+#[test]
+fn a_payload_of_a_schedule_is_sent_as_it_is_written_or_refused() {
+    let load = |payload: &str| {
+        let yaml = format!(
+            "sinks: {{s: {{type: redis_list, key: k}}}}\nroutes: {{a: {{sink: s}}}}\n\
+             schedules: {{n: {{route: a, every: 1h, payload: {payload}}}}}"
+        );
+        let loaded = Setup::new(&[&yaml], &[]).load();
+        loaded.map(|config| config.schedules[0].payload.to_vec()).map_err(|errors| errors.to_string())
+    };
+    for (payload, sent) in [
+        (
+            "{user: null, keep: 1, nested: {a: ~, b: [1, null]}}",
+            r#"{"keep":1,"nested":{"a":null,"b":[1,null]},"user":null}"#,
+        ),
+        ("18446744073709551615", "18446744073709551615"),
+        ("[0.1, -3, 0x1F, true]", "[0.1,-3,31,true]"),
+        ("'.inf and'", ".inf and"),
+        ("{a: '12345678901234567890123'}", r#"{"a":"12345678901234567890123"}"#),
+    ] {
+        assert_eq!(load(payload).map(|sent| String::from_utf8(sent).unwrap()).as_deref(), Ok(sent), "{payload}");
+    }
+    for payload in ["12345678901234567890123", "{a: [1e400]}", ".nan", "{a: -.inf}", "9007199254740992.0"] {
+        let error = load(payload).unwrap_err();
+        assert!(error.contains("schedules.n.payload: has the number"), "{payload}: {error}");
+    }
+    let empty = Setup::new(&["schedules: {n: }"], &[]).problems();
+    assert!(empty.iter().any(|text| text.contains("schedules.n: must be a mapping, not empty")), "{empty:?}");
+    assert!(load("null").unwrap_err().contains("schedules.n.payload: is missing"));
+    assert!(!load("null").unwrap_err().contains("headers"));
+    let error = load("x, headers: {v: 1.10}").unwrap_err();
+    assert!(error.contains("schedules.n.headers.v: must be text, not a number: put it in quotes"), "{error}");
+}
