@@ -1,6 +1,24 @@
 //! Expands `${VAR}`, `${VAR:-default}` and `${file:/path}` in text values; `$${` is a literal `${`.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::{self, Read},
+    path::Path,
+};
+
+/// Maximum bytes of a file with a value or with settings. A larger one is another kind of file.
+const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
+
+/// The text of a file of the configuration.
+pub fn read_file(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_FILE_BYTES {
+        return Err(io::Error::other("it has more than 16 MiB"));
+    }
+    Ok(text)
+}
 
 /// Expands one value at a time, so the content of a variable or file is neither read as YAML nor expanded again. As in
 /// a shell, `:-` also replaces an empty variable. A default ends at the first `}`.
@@ -28,7 +46,8 @@ pub fn expand(text: &str, env: &BTreeMap<String, String>) -> Result<String, Stri
 
 fn value(inner: &str, env: &BTreeMap<String, String>) -> Result<String, String> {
     if let Some(path) = inner.strip_prefix("file:") {
-        let mut text = std::fs::read_to_string(path).map_err(|error| format!("names the file `{path}`: {error}"))?;
+        let text = read_file(Path::new(path));
+        let mut text = text.map_err(|error| format!("names the file `{path}`: {error}"))?;
         if text.ends_with('\n') {
             text.truncate(text.len() - 1);
         }
@@ -89,6 +108,15 @@ mod tests {
             let error = expanded(text).unwrap_err();
             assert!(error.contains(part), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn a_file_that_is_too_large_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(MAX_FILE_BYTES).unwrap();
+        assert_eq!(read_file(file.path()).unwrap().len() as u64, MAX_FILE_BYTES);
+        file.as_file().set_len(MAX_FILE_BYTES + 1).unwrap();
+        assert_eq!(read_file(file.path()).unwrap_err().to_string(), "it has more than 16 MiB");
     }
 
     #[test]

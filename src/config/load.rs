@@ -10,7 +10,7 @@ use super::{
     check::{self, Root},
     deserialize::{read, refused},
     entries::put_over,
-    expand::expand,
+    expand::{expand, read_file},
     fingerprint::Fingerprints,
     problem::{Origins, Path, Problems, SettingOrigin},
     registry::Registry,
@@ -48,7 +48,7 @@ impl RedisUrlOption {
             Self::Text(url) => return ("--redis-url", Ok(url.clone())),
             Self::File(file) => file,
         };
-        let url = match std::fs::read_to_string(file) {
+        let url = match read_file(file) {
             Ok(url) if url.trim().is_empty() => Err(format!("the file `{}` is empty", file.display())),
             Ok(url) => Ok(url.trim().to_owned()),
             Err(error) => Err(format!("the file `{}` cannot be read: {error}", file.display())),
@@ -162,7 +162,9 @@ pub(super) fn expand_value(
             for (index, item) in items.iter_mut().enumerate() {
                 let at = at.key(index.to_string());
                 if matches!(item, Value::Empty(..)) {
-                    problems.add(&at, "is empty");
+                    if !source::is_payload(&at) {
+                        problems.add(&at, "is empty");
+                    }
                 } else if !expand_value(item, &at, env, problems) {
                     *item = refused();
                 }
