@@ -84,6 +84,19 @@ impl OccurrenceMessage {
         let id = MessageId::parse(&format!("{schedule}~{}", message.due.get())).ok()?;
         Some(Self { id, metadata: as_occurrence(schedule, message), payload: message.payload.clone() })
     }
+
+    /// Under another id, because messages of users have the `taken` ids before it.
+    #[must_use]
+    pub fn under(&self, taken: u32) -> Self {
+        let id = if taken == 0 { self.id.clone() } else { MessageId(format!("{}~{taken}", self.id).into()) };
+        Self { id, ..self.clone() }
+    }
+
+    /// Whether this stored message is the occurrence.
+    pub fn is(&self, stored: &StoredMessage) -> bool {
+        let shown = |metadata: &Metadata| metadata.origin.as_ref().and_then(|origin| origin.id.clone());
+        shown(&stored.metadata) == shown(&self.metadata)
+    }
 }
 
 /// Due now, if it is scheduled.

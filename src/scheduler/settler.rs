@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     incidents::Sample,
-    message::{EndRecord, MessageId, TraceId},
+    message::{EndRecord, MessageId, OccurrenceMessage, TraceId},
     store::{ClaimEnd, Death, FailedAttempt, Lease, Partition, Settled, Settlement, Store, StoreError},
 };
 
@@ -293,11 +293,28 @@ async fn bury_occurrences(store: &dyn Store, partition: &Partition, items: &mut 
         if let Some(occurrence) = dead_occurrence(&item.lease.id, &held.body) {
             let failures = held.failures + u32::from(reason.is_attempted());
             let death = Death { reason, failures };
-            store.bury_occurrence(partition, &occurrence, death, &error).await?;
-            item.buried_as = Some(occurrence.id);
+            item.buried_as = Some(bury_occurrence(store, partition, &occurrence, death, &error).await?);
         }
     }
     Ok(())
+}
+
+/// Returns the id of the dead letter: a message of a user can have that of the occurrence.
+async fn bury_occurrence(
+    store: &dyn Store,
+    partition: &Partition,
+    occurrence: &OccurrenceMessage,
+    death: Death,
+    error: &str,
+) -> Result<MessageId, StoreError> {
+    let mut taken = 0;
+    loop {
+        let buried = occurrence.under(taken);
+        if store.bury_occurrence(partition, &buried, death, error).await? {
+            return Ok(buried.id);
+        }
+        taken += 1;
+    }
 }
 
 fn by_kind(items: Vec<Item>) -> Vec<Vec<Item>> {

@@ -122,15 +122,15 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Vec<Settled>, StoreError> {
         self.settle(partition, settlements).await
     }
-    /// Stores an occurrence that died as a dead letter of its own, unless its id is live. `partition`: any partition of its
-    /// route.
+    /// Stores an occurrence that died as a dead letter of its own, unless it is stored already. `partition`: any partition of
+    /// its route. Returns false, and stores nothing, if another message has its id.
     async fn bury_occurrence(
         &self,
         partition: &Partition,
         occurrence: &OccurrenceMessage,
         death: Death,
         error: &str,
-    ) -> Result<(), StoreError>;
+    ) -> Result<bool, StoreError>;
     /// Pushes to any lists; an error of one list does not affect the others. The caller bounds the bytes of all values.
     async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError>;
     /// Makes every instance poll now, because messages are overdue and this instance has no capacity.

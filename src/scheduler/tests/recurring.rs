@@ -74,6 +74,24 @@ async fn a_dead_letter_is_stored_again_with_a_repeated_settlement() {
     let dead = || store.dead(&partition("r")).into_keys().collect::<Vec<_>>();
     until("the occurrence that follows is dead", || dead().contains(&format!("tick~{}", first + EVERY))).await;
     assert!(dead().contains(&format!("tick~{first}")), "{:?}", dead());
+    assert!(dead().iter().all(|id| id.matches('~').count() == 1), "each once: {:?}", dead());
+    store.check();
+    instance.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_occurrence_gets_another_id_if_messages_have_its_own() {
+    let store = TestStore::new(1);
+    let sink = FakeSink::new(&store, |_| Act::report(Outcome::Rejected { error: "HTTP 400".into() }));
+    let first = set(&store, Missed::All(1000));
+    let taken = [format!("tick~{first}"), format!("tick~{first}~1")];
+    for id in &taken {
+        store.schedule(&partition("r"), id, 10 * MINUTE, Metadata::default());
+    }
+    let instance = Instance::of_one(&store, &sink);
+    let dead = || store.dead(&partition("r")).into_keys().collect::<Vec<_>>();
+    until("the occurrence that follows is dead", || dead().contains(&format!("tick~{}", first + EVERY))).await;
+    assert!(dead().contains(&format!("tick~{first}~2")) && !taken.iter().any(|id| dead().contains(id)), "{:?}", dead());
     store.check();
     instance.stop().await;
 }

@@ -383,7 +383,7 @@ impl Store for TestStore {
         occurrence: &OccurrenceMessage,
         death: Death,
         error: &str,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         self.call("bury", self.memory.bury_occurrence(partition, occurrence, death, error)).await
     }
 

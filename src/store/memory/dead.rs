@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::partition::{MemoryPartition, PartitionSettings, stored};
 use crate::{
-    message::{MessageId, NewMessage, Rate, State, codec},
+    message::{MessageId, NewMessage, OccurrenceMessage, Rate, State, codec},
     store::{DeadAction, DeadWork, Death, Edit, Edited, Expiry, Filter, Selection, redis::Evicted, revision},
 };
 
@@ -44,6 +44,12 @@ impl MemoryPartition {
             self.number_flows(&named.collect::<Vec<_>>(), false);
         }
         buried
+    }
+
+    /// Whether the live message with its id is this occurrence.
+    pub fn has(&self, occurrence: &OccurrenceMessage) -> bool {
+        let body = self.bodies.get(occurrence.id.as_str());
+        body.and_then(|body| codec::decode(body).ok()).is_some_and(|stored| occurrence.is(&stored))
     }
 
     /// Redrives or purges selected dead messages, at most `limit`; `dry_run` only counts them. Returns their number,

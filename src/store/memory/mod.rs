@@ -168,11 +168,12 @@ impl Store for MemoryStore {
         occurrence: &OccurrenceMessage,
         death: Death,
         error: &str,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         let partition = partition.among(partition.count, &occurrence.id);
-        let message = occurrence.clone().into();
-        self.update(&partition, |rows, now| rows.bury(death, &[(message, error.to_owned())], now, self.settings));
-        Ok(())
+        let buried = [(occurrence.clone().into(), error.to_owned())];
+        Ok(self.update(&partition, |rows, now| {
+            rows.bury(death, &buried, now, self.settings).contains(&true) || rows.has(occurrence)
+        }))
     }
 
     async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError> {

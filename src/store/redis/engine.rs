@@ -21,8 +21,8 @@ use super::{
 use crate::{
     message::OccurrenceMessage,
     store::{
-        Claim, ClaimEnd, ClaimRequest, Claimed, CutLeases, Death, FailedAttempt, NEVER, Partition, Planned, Recovered,
-        Sent, Settled, Settlement, Store, StoreError, Suspects, Token, Transfer, Transferred,
+        Claim, ClaimEnd, ClaimRequest, Claimed, CutLeases, Death, FailedAttempt, Found, NEVER, Partition, Planned,
+        Recovered, Sent, Settled, Settlement, Store, StoreError, Suspects, Token, Transfer, Transferred,
     },
     time::{MAX_DELAY_MILLIS, ServerClock, UnixMillis},
 };
@@ -107,10 +107,18 @@ impl Store for RedisStore {
         occurrence: &OccurrenceMessage,
         death: Death,
         error: &str,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         let partition = partition.among(partition.count, &occurrence.id);
-        let message = occurrence.clone().into();
-        self.bury(&partition, death, &[(message, error.to_owned())]).await.map(drop)
+        let buried = [(occurrence.clone().into(), error.to_owned())];
+        loop {
+            if self.bury(&partition, death, &buried).await?.contains(&true) {
+                return Ok(true);
+            }
+            // Without a live message, that one has ended since.
+            if let Some(Found::Live { snapshot, .. }) = self.get(&partition, &occurrence.id).await? {
+                return Ok(snapshot.message.is_ok_and(|stored| occurrence.is(&stored)));
+            }
+        }
     }
 
     async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError> {
