@@ -19,6 +19,8 @@ const CAUSE_LIFETIME: Duration = Duration::from_mins(1);
 /// Facility of librdkafka's log line about a commit that failed. Nothing else reports an asynchronous one:
 /// <https://github.com/fede1024/rust-rdkafka/issues/856>
 const COMMIT_FAILED: &str = "COMMITFAIL";
+/// Minimum time between two warnings of it: a commit that fails is repeated once a second.
+const COMMIT_FAILED_INTERVAL: Duration = Duration::from_mins(1);
 
 /// `S`: the state of the callbacks that only producers or only consumers have.
 #[derive(Default)]
@@ -29,6 +31,8 @@ pub struct Callbacks<S = ()> {
     /// No broker is connected.
     all_down: AtomicBool,
     commit_failed: AtomicBool,
+    /// Time of the latest warning of a failed commit.
+    warned: Mutex<Option<Instant>>,
     calls: AtomicU64,
     pub state: S,
 }
@@ -64,6 +68,17 @@ impl<S: Default> Callbacks<S> {
         self.commit_failed.swap(false, Relaxed)
     }
 
+    /// Notes that a commit failed. Returns whether to warn of it.
+    fn note_failed_commit(&self) -> bool {
+        self.commit_failed.store(true, Relaxed);
+        let mut warned = self.warned.lock();
+        let warns = warned.is_none_or(|at| at.elapsed() >= COMMIT_FAILED_INTERVAL);
+        if warns {
+            *warned = Some(Instant::now());
+        }
+        warns
+    }
+
     /// Notes that a broker confirmed a record.
     pub fn delivered(&self) {
         self.all_down.store(false, Relaxed);
@@ -74,11 +89,10 @@ impl<S: Default + Send + Sync + 'static> ClientContext for Callbacks<S> {
     /// At most a warning: the breaker or the source's state reports an outage.
     fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
         self.count_call();
-        if facility == COMMIT_FAILED {
-            self.commit_failed.store(true, Relaxed);
-        }
+        let is_repeated = facility == COMMIT_FAILED && !self.note_failed_commit();
         let kafka = self.name.as_str();
         match level {
+            _ if is_repeated => tracing::debug!(kafka, "{facility} {text}"),
             RDKafkaLogLevel::Debug => tracing::debug!(kafka, "{facility} {text}"),
             RDKafkaLogLevel::Info | RDKafkaLogLevel::Notice => tracing::info!(kafka, "{facility} {text}"),
             _ => tracing::warn!(kafka, "{facility} {text}"),
@@ -101,5 +115,22 @@ impl<S: Default + Send + Sync + 'static> ClientContext for Callbacks<S> {
             let error = (Instant::now(), reason.to_owned());
             *self.last_error.lock() = Some(error);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failed_commit_is_warned_of_once_a_minute() {
+        let callbacks = Callbacks::<()>::new("k".into());
+        assert!(callbacks.note_failed_commit() && callbacks.take_commit_failed());
+        advance(COMMIT_FAILED_INTERVAL - Duration::from_millis(1)).await;
+        assert!(!callbacks.note_failed_commit() && callbacks.take_commit_failed());
+        advance(Duration::from_millis(1)).await;
+        assert!(callbacks.note_failed_commit());
     }
 }

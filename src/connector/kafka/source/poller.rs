@@ -18,7 +18,7 @@ use std::{
 };
 
 use rdkafka::{
-    Offset,
+    Offset, TopicPartitionList,
     consumer::{CommitMode, Consumer},
     error::{KafkaError, KafkaResult, RDKafkaErrorCode},
 };
@@ -31,7 +31,7 @@ use super::{
     membership::{GroupMember, Membership},
     overdue::{RedisClock, SkippedRecords},
     record::{ConsumedRecord, TopicPartition},
-    start_position::{StartPosition, start_positions, to_list},
+    start_position::{StartPosition, start_positions, to_list, watermarks},
 };
 use crate::{
     connector::kafka::{Start, Tombstones},
@@ -259,7 +259,9 @@ impl Poller {
                 let positions = start_positions(&self.client, assigned, start, START_TIMEOUT)?;
                 for position in &positions {
                     let committed = self.membership.positions().insert(position.clone());
-                    if let Some(committed) = committed {
+                    if let Some(committed) = committed
+                        && self.ends_before(&position.partition, committed)
+                    {
                         self.report_reset(&position.partition, position.next, committed);
                     }
                 }
@@ -289,6 +291,15 @@ impl Poller {
             }
         }
         Ok(())
+    }
+
+    /// Whether the log of a partition ends before an offset that was committed. Otherwise that commit was lost, with the
+    /// session of this member.
+    fn ends_before(&self, partition: &TopicPartition, committed: i64) -> bool {
+        let mut list = TopicPartitionList::new();
+        list.add_partition(&partition.topic, partition.index);
+        let marks = watermarks(&self.client, &list, Instant::now() + START_TIMEOUT);
+        marks.is_ok_and(|marks| marks.get(partition).is_some_and(|(_, end)| *end < committed))
     }
 
     fn assign(&self, positions: &[StartPosition]) -> KafkaResult<()> {

@@ -112,6 +112,14 @@ fn a_commit_that_failed_is_repeated() {
     assert!(!poller.client.context().take_commit_failed());
 }
 
+#[test]
+fn a_log_that_ends_before_a_committed_offset_began_again() {
+    let cluster = cluster();
+    let poller = IdlePoller::new(&cluster, &[]).poller;
+    assert!(poller.ends_before(&partition(), 1));
+    assert!(!poller.ends_before(&partition(), 0), "a commit was lost");
+}
+
 #[tokio::test(start_paused = true)]
 async fn positions_are_committed_once_more_half_a_minute_after_an_assignment() {
     let cluster = cluster();
