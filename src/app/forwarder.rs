@@ -105,34 +105,31 @@ impl Forwarder {
                 let _pass = self.passes.begin();
                 self.forward(store, queue, &stop).await
             };
-            let wait = match forwarded {
-                Ok((wait, refusal)) => {
-                    if let Some(refusal) = refusal
-                        && logged.is_none_or(|at| at.elapsed() >= LOG_INTERVAL)
-                    {
-                        logged = Some(Instant::now());
-                        let (route, to) = (&*self.route, &*self.to.route);
-                        tracing::warn!(
-                            route,
-                            to,
-                            refusal,
-                            "dead letters cannot be forwarded now: they are tried again"
-                        );
-                    }
-                    wait
-                }
-                Err(error) => {
-                    // The keeper reports an outage.
-                    tracing::debug!(route = &*self.route, %error, "cannot forward dead letters now");
-                    RETRY
-                }
+            let (wait, refusal) = match forwarded {
+                Ok(looked) => looked,
+                Err(error) => (RETRY, self.refused(store, &error).await),
             };
+            if let Some(refusal) = refusal
+                && logged.is_none_or(|at| at.elapsed() >= LOG_INTERVAL)
+            {
+                logged = Some(Instant::now());
+                let (route, to) = (&*self.route, &*self.to.route);
+                tracing::warn!(route, to, refusal, "dead letters cannot be forwarded now: they are tried again");
+            }
             tokio::select! {
                 _ = self.signal.notified() => {}
                 () = sleep(wait) => {}
                 _ = stop.wait_for(|stop| *stop) => {}
             }
         }
+    }
+
+    /// Counts the dead letters that wait because of an error of Redis. Returns the error if there are any. A full Redis counts
+    /// them; the keeper reports one that does not answer.
+    async fn refused(&self, store: &RedisStore, error: &StoreError) -> Option<String> {
+        let waiting = store.unforwarded(&self.route, self.partitions).await.ok()?;
+        metrics::dead_unforwarded(&self.route, waiting);
+        (waiting > 0).then(|| error.to_string())
     }
 
     /// Forwards all that can be forwarded now. Returns the time until the next look, and why messages are left.

@@ -1,6 +1,6 @@
 //! Dead letters that leave for another route: taken from the outbox, and ended there.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use redis::Value;
@@ -89,6 +89,16 @@ impl RedisStore {
             taken.push(Outgoing { id, score, died: died.parse().unwrap_or(0), body, failures, error });
         }
         Ok(Outbox { waiting, next, taken })
+    }
+
+    /// The number of dead letters that are not forwarded, also in former partitions.
+    pub async fn unforwarded(&self, route: &Arc<str>, partitions: u16) -> Result<u64, StoreError> {
+        let mut waiting = 0;
+        for partition in Partition::all(route, partitions).chain(self.former_partitions(route)) {
+            let outbox = self.any_keys(&partition).outbox;
+            waiting += self.servers.run::<u64>(&outbox, redis::cmd("ZCARD").arg(&outbox)).await?;
+        }
+        Ok(waiting)
     }
 
     pub async fn end_turn(&self, partition: &Partition, of: &[Outgoing], turn: Turn) -> Result<(), StoreError> {

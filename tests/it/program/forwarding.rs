@@ -248,3 +248,30 @@ async fn what_is_not_forwarded_is_not_evicted() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_redis_shows_what_waits_to_be_forwarded() {
+    let (redis, shop, desk) = (RedisServer::start().await, Receiver::start(), Receiver::start());
+    shop.behave(Behaviour::Status(400));
+    let punctual = Punctual::start(&configuration(&redis, &shop, &desk, "purge")).await;
+    let (client, mut raw) = (Client::of(&punctual), redis.connection().await);
+    let limit = async |raw: &mut redis::aio::MultiplexedConnection, bytes: u64| {
+        redis::cmd("CONFIG").arg(&["SET", "maxmemory", &bytes.to_string()]).exec_async(raw).await.expect("set");
+    };
+    // Deaths need no memory.
+    client.schedule("orders", r#"{"id":"a","delay":"1s","payload":1}"#).await;
+    limit(&mut raw, 1).await;
+    eventually("it waits, and the log says so", SOON, async || {
+        let page = client.call("GET", "/metrics", "").await.text;
+        let is_shown = page.contains("punctual_dead_unforwarded{route=\"orders\"} 1");
+        (is_shown && punctual.log().contains("dead letters cannot be forwarded now")).then_some(())
+    })
+    .await;
+    limit(&mut raw, 0).await;
+    desk.wait_for(1, SOON).await;
+    eventually("none waits", SOON, async || {
+        let page = client.call("GET", "/metrics", "").await.text;
+        page.contains("punctual_dead_unforwarded{route=\"orders\"} 0").then_some(())
+    })
+    .await;
+}
