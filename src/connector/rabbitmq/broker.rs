@@ -23,6 +23,9 @@ use crate::{
 const HEARTBEAT: u16 = 10;
 /// Maximum time of the closing handshake. It takes one round trip.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Minimum channels that the broker must permit. A sink has 4 for batches, 16 for single messages and 2 for questions;
+/// one that was given up closes after its last confirm.
+const MIN_CHANNELS: u16 = 32;
 /// First reconnect delay: at most ten attempts a second.
 const FIRST_RECONNECT_DELAY: Duration = Duration::from_millis(100);
 /// Maximum reconnect delay: short compared to an outage, and long compared to the cost of an attempt for a broker.
@@ -97,7 +100,10 @@ impl Broker {
         let runtime = Runtime::new(lapin_runtime());
         let connecting = Connection::connector(self.uri.clone(), runtime, connect, properties);
         let error = match timeout(limit, connecting).await {
-            Ok(Ok(connection)) => return Ok(BrokerConnection { connection, link }),
+            Ok(Ok(connection)) => match check_channels(connection.configuration().channel_max()) {
+                Ok(()) => return Ok(BrokerConnection { connection, link }),
+                Err(error) => error,
+            },
             Ok(Err(error)) => text(&error),
             Err(_) => format!("not connected within {limit:?}"),
         };
@@ -134,6 +140,14 @@ impl BrokerConnection {
         let _ = timeout(CLOSE_TIMEOUT, self.connection.close(200, "done".into())).await;
         self.link.abort.cancel();
     }
+}
+
+/// `max`: the maximum of the broker; 0 is none.
+fn check_channels(max: u16) -> Result<(), String> {
+    if max == 0 || max >= MIN_CHANNELS {
+        return Ok(());
+    }
+    Err(format!("the broker permits {max} channels, at least {MIN_CHANNELS} are needed: see `channel_max`"))
 }
 
 /// The answer of the broker to `call`.
@@ -176,6 +190,12 @@ impl ReconnectDelay {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_broker_with_too_few_channels_is_refused() {
+        assert_eq!([0, MIN_CHANNELS, u16::MAX].map(check_channels), [Ok(()), Ok(()), Ok(())]);
+        assert!(check_channels(MIN_CHANNELS - 1).unwrap_err().contains("permits 31 channels"));
+    }
 
     #[test]
     fn delays_double_up_to_the_longest() {

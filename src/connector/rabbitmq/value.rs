@@ -12,7 +12,7 @@ pub fn to_typed(value: &AMQPValue) -> Result<TypedValue, String> {
 }
 
 /// # Errors
-/// When a table has a name that is too long for AMQP.
+/// When a table has a name that is too long for AMQP, or a number is infinite or none: RabbitMQ closes the connection at it.
 pub fn from_typed(typed: &TypedValue) -> Result<AMQPValue, String> {
     Ok(match typed {
         TypedValue::Null => AMQPValue::Void,
@@ -25,8 +25,8 @@ pub fn from_typed(typed: &TypedValue) -> Result<AMQPValue, String> {
         TypedValue::Uint32(value) => AMQPValue::LongUInt(*value),
         TypedValue::Int64(value) => AMQPValue::LongLongInt(*value),
         TypedValue::Timestamp(seconds) => AMQPValue::Timestamp(*seconds),
-        TypedValue::Float(bits) => AMQPValue::Float(f32::from_bits(*bits)),
-        TypedValue::Double(bits) => AMQPValue::Double(f64::from_bits(*bits)),
+        TypedValue::Float(bits) => finite(f32::from_bits(*bits), f32::is_finite).map(AMQPValue::Float)?,
+        TypedValue::Double(bits) => finite(f64::from_bits(*bits), f64::is_finite).map(AMQPValue::Double)?,
         TypedValue::Decimal { scale, value } => AMQPValue::DecimalValue(DecimalValue { scale: *scale, value: *value }),
         TypedValue::String(text) => AMQPValue::LongString(text.as_str().into()),
         TypedValue::StringBytes(bytes) => AMQPValue::LongString(LongString::from(bytes.clone())),
@@ -45,6 +45,14 @@ pub fn from_typed(typed: &TypedValue) -> Result<AMQPValue, String> {
             AMQPValue::FieldTable(table)
         }
     })
+}
+
+fn finite<T: Copy>(number: T, is_finite: fn(T) -> bool) -> Result<T, String> {
+    if is_finite(number) {
+        Ok(number)
+    } else {
+        Err("has an infinite number or none: RabbitMQ closes the connection over it".into())
+    }
 }
 
 fn typed(value: &AMQPValue, depth: u32) -> Result<TypedValue, String> {
@@ -97,7 +105,7 @@ mod tests {
             AMQPValue::LongInt(i32::MIN),
             AMQPValue::LongUInt(u32::MAX),
             AMQPValue::LongLongInt(i64::MIN),
-            AMQPValue::Float(f32::INFINITY),
+            AMQPValue::Float(f32::MIN_POSITIVE),
             AMQPValue::Double(0.1 + 0.2),
             AMQPValue::DecimalValue(DecimalValue { scale: 2, value: 314 }),
             AMQPValue::LongString("é\0".into()),
@@ -118,6 +126,15 @@ mod tests {
         let typed: Vec<TypedValue> = serde_json::from_str(&text).unwrap();
         assert_eq!(from_typed(&typed[0]), Ok(nested(MAX_DEPTH)));
         assert!(to_typed(&nested(MAX_DEPTH + 1)).unwrap_err().contains("deeper than 32"));
+    }
+
+    #[test]
+    fn a_number_at_which_rabbitmq_closes_the_connection_is_refused() {
+        let [float, double] = [TypedValue::Float(f32::NAN.to_bits()), TypedValue::Double(f64::NEG_INFINITY.to_bits())];
+        let inside = TypedValue::Array(vec![TypedValue::Double(f64::INFINITY.to_bits())]);
+        for value in [float, double, inside] {
+            assert!(from_typed(&value).unwrap_err().starts_with("has an infinite number"), "{value:?}");
+        }
     }
 
     #[test]
