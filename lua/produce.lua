@@ -752,8 +752,8 @@ local MAX_METADATA_BYTES = 65536
 local MAX_HEADER_NAME_BYTES = 256
 local MAX_PROPERTY_BYTES = 255
 local MAX_INTEGER = 9007199254740991
--- 10,000 years.
-local MAX_DELAY = 315576000000000
+-- 7,900 years.
+local MAX_DELAY = 249305040000000
 local MAX_NAME_SHOWN = 64
 
 local function refuse(slug, text)
@@ -803,7 +803,7 @@ local relative, digits = string.match(when, '^(%+?)(%d+)$')
 local now = math.floor(clock() / 1000)
 local due = digits and #digits <= 16 and tonumber(digits)
 if not due or (relative == '+' and due > MAX_DELAY) then
-  return refuse('invalid-due', 'use +<delay ms>, at most 10,000 years, or <due ms>')
+  return refuse('invalid-due', 'use +<delay ms>, at most 7,900 years, or <due ms>')
 end
 if relative == '' and is_far(due) then
   return refuse('invalid-due', 'beyond the year 9999: microseconds? use milliseconds')

@@ -24,8 +24,8 @@ pub const MIN_MILLIS: u64 = 100_000_000_000;
 /// Maximum valid time in milliseconds: the end of the year 9999 at any offset. A larger number has another unit.
 pub const LAST_MILLIS: u64 = 253_402_387_199_999;
 
-/// Maximum delay in milliseconds: 10,000 years. A larger number has another unit.
-pub const MAX_DELAY_MILLIS: u64 = 315_576_000_000_000;
+/// Maximum delay in milliseconds: 7,900 years, so that no due time is after the year 9999. A larger number has another unit.
+pub const MAX_DELAY_MILLIS: u64 = 249_305_040_000_000;
 
 /// Maximum offset of a time in seconds, 23:59.
 const MAX_OFFSET_SECONDS: i32 = (23 * 60 + 59) * 60;
@@ -112,7 +112,7 @@ impl Due {
         };
         match u64::try_from(millis) {
             Ok(millis) if millis <= MAX_DELAY_MILLIS => Ok(Due::After(millis)),
-            _ => Err(format!("`{text}` is too long: at most 10,000 years, which are {MAX_DELAY_MILLIS} ms")),
+            _ => Err(format!("`{text}` is too long: at most 7,900 years, which are {MAX_DELAY_MILLIS} ms")),
         }
     }
 
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(Due::parse_delay("1h 30m"), Ok(Due::After(5_400_000)));
         assert_eq!(Due::parse_delay("1500.0"), Ok(Due::After(1500)));
         assert_eq!(Due::parse_delay("1.5e3"), Ok(Due::After(1500)));
-        assert_eq!(Due::parse_delay("315576000000000"), Ok(Due::After(MAX_DELAY_MILLIS)));
+        assert_eq!(Due::parse_delay("249305040000000"), Ok(Due::After(MAX_DELAY_MILLIS)));
         for (bad, hint) in [
             ("", "neither"),
             ("-1", "negative"),
@@ -282,8 +282,8 @@ mod tests {
             ("1e400", "too large"),
             ("1e99999999999", "too large"),
             ("1e-99999999999", "fraction"),
-            ("315576000000001", "10,000 years"),
-            ("20000y", "10,000 years"),
+            ("249305040000001", "7,900 years"),
+            ("20000y", "7,900 years"),
             ("soon", "neither"),
             ("0x10", "neither"),
             ("inf", "neither"),

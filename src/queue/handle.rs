@@ -141,7 +141,7 @@ impl Queue {
         self.tables.load().routes.get(route).map_or(0, |route| route.max_payload)
     }
 
-    /// One result per message, in order. `via`: `api`, `cli`, or the name of a source.
+    /// One result per message, in order. `via`: `api`, `dead`, or the name of a source.
     ///
     /// # Errors
     /// After `Store(Unavailable)` it is unknown which messages were stored: repeat with the same ids.
@@ -386,8 +386,7 @@ impl QueueRoute {
 pub fn check_due(due: Due) -> Result<(), StoreError> {
     match due {
         Due::After(millis) if millis > MAX_DELAY_MILLIS => {
-            let text =
-                format!("a delay of {millis} ms is too long: at most {MAX_DELAY_MILLIS}, which are 10,000 years");
+            let text = format!("a delay of {millis} ms is too long: at most {MAX_DELAY_MILLIS}, which are 7,900 years");
             Err(StoreError::Refused { slug: "invalid-due".into(), text })
         }
         _ => Ok(()),
