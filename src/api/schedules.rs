@@ -62,7 +62,9 @@ struct ShownRule {
     cron: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     every: Option<String>,
-    time_zone: String,
+    /// That of `cron`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time_zone: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     starts_at: Option<UnixMillis>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -98,7 +100,7 @@ impl From<&Rule> for ShownRule {
         Self {
             cron: rule.cron.clone(),
             every: rule.every.map(duration),
-            time_zone: rule.time_zone.clone().unwrap_or_else(|| "UTC".to_owned()),
+            time_zone: rule.cron.as_ref().map(|_| rule.time_zone.clone().unwrap_or_else(|| "UTC".to_owned())),
             starts_at: rule.starts_at.and_then(UnixMillis::new),
             ends_at: rule.ends_at.and_then(UnixMillis::new),
             jitter: duration(rule.jitter),
@@ -166,7 +168,9 @@ impl From<ScheduleError> for Problem {
             ScheduleError::Rule(error) => Self::invalid(vec![FieldError::new(format!("/{}", error.field), error.text)]),
             ScheduleError::Unknown(_) => Self::new(StatusCode::NOT_FOUND, "unknown-schedule", text),
             ScheduleError::Managed(_) | ScheduleError::Older(_) => Self::new(StatusCode::CONFLICT, "managed", text),
-            ScheduleError::OtherRoute(..) => Self::new(StatusCode::CONFLICT, "other-route", text),
+            ScheduleError::OtherRoute(..) | ScheduleError::Unconfigured(..) => {
+                Self::new(StatusCode::CONFLICT, "other-route", text)
+            }
             ScheduleError::Conflict(_) => Self::new(StatusCode::CONFLICT, "conflict", text),
             ScheduleError::Moving(_) => Self::unavailable(text),
         }
@@ -186,9 +190,9 @@ fn check_route(grant: &Grant, route: &str) -> Result<(), Problem> {
 
 /// The schedule, if the token covers its route.
 async fn find(api: &Api, grant: &Grant, name: &str) -> Result<RouteSchedule, Problem> {
-    let one = api.queue.known_schedule(&parse_name(name)?).await?;
-    check_route(grant, &one.route)?;
-    Ok(one)
+    let mut all = api.queue.known_schedules(&parse_name(name)?).await?;
+    all.iter().try_for_each(|one| check_route(grant, &one.route))?;
+    Ok(all.swap_remove(0))
 }
 
 /// The clock of Redis, in milliseconds.

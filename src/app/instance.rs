@@ -173,7 +173,9 @@ impl Instance {
         self.replace_routes(&mut running, &config, differences, upkeeps);
         self.close(&mut running, former_sinks);
         self.replace_sources(&mut running, &config, differences, sources);
-        if differences.schedules {
+        // A route that is configured again can have schedules that the file has on another route.
+        let adds_routes = differences.routes.values().any(|change| *change == Change::Added);
+        if differences.schedules || adds_routes {
             let file = FileSchedules { schedules: config.schedules.clone(), revision: config.schedules_revision };
             let queue = self.queue.clone();
             let former = running.schedules.take().into_iter().collect();

@@ -10,7 +10,10 @@ use crate::{
     message::{MessageId, Metadata, OccurrenceMessage, Recurring, StoredMessage, digest},
     metrics,
     recurrence::{Rule, RuleError, Timetable},
-    store::{NextOccurrence, ScheduleChange, ScheduleDefinition, ScheduleOwner, ScheduleState, Scheduled, StoreError},
+    store::{
+        NextOccurrence, Partition, ScheduleChange, ScheduleDefinition, ScheduleOwner, ScheduleState, Scheduled,
+        StoreError,
+    },
     time::UnixMillis,
 };
 
@@ -76,6 +79,8 @@ pub enum ScheduleError {
     Conflict(String),
     #[error("the schedule `{0}` is of the route `{1}`, which cannot be changed: delete it first")]
     OtherRoute(String, String),
+    #[error("the schedule `{0}` is of the route `{1}`, which is not configured: configure that to change or delete it")]
+    Unconfigured(String, String),
     #[error("the schedule `{0}` cannot be moved to another partition while its occurrence is in flight: try again")]
     Moving(String),
 }
@@ -128,6 +133,22 @@ impl Queue {
         (found, first_error)
     }
 
+    /// A route that is not configured, with a schedule of this id: that goes on when the route is configured again.
+    async fn unconfigured_with(&self, id: &MessageId) -> Result<Option<Arc<str>>, QueueError> {
+        let store = self.store();
+        for route in store.known_routes().await?.into_iter().filter(|route| !self.has_route(&route.name)) {
+            let first = Partition { route: route.name, index: 0, count: route.partitions };
+            let partition = first.among(first.count, id);
+            match store.has_schedule(&partition, id).await {
+                Ok(true) => return Ok(Some(partition.route)),
+                // Keys of another type hold no schedule.
+                Ok(false) | Err(StoreError::WrongType { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(None)
+    }
+
     /// The schedule of this id, on whichever route.
     ///
     /// # Errors
@@ -160,8 +181,7 @@ impl Queue {
     pub async fn schedule_on(&self, route: &Arc<str>, id: &MessageId) -> Result<RouteSchedule, ScheduleError> {
         let store = self.store();
         let state = store.schedule_state(&self.partition(route, id)?, id).await?;
-        let unknown = || ScheduleError::Unknown(id.schedule().unwrap_or_default().to_owned());
-        Ok(RouteSchedule { route: route.clone(), state: state.ok_or_else(unknown)? })
+        Ok(RouteSchedule { route: route.clone(), state: state.ok_or_else(|| unknown(id))? })
     }
 
     /// All schedules of these routes, by name.
@@ -196,6 +216,13 @@ impl Queue {
         for _ in 0..MAX_ATTEMPTS {
             let known = self.schedules_of_name(&new.id, &new.route).await?;
             let same = known.iter().find(|known| known.route == new.route).map(|known| &known.state);
+            // A file is applied again when the route is configured.
+            if known.is_empty()
+                && new.owner == ScheduleOwner::Api
+                && let Some(route) = self.unconfigured_with(&new.id).await?
+            {
+                return Err(ScheduleError::Unconfigured(name, route.to_string()));
+            }
             let is_same_rule = same.is_some_and(|state| state.recurring.rule == new.rule);
             // A rule in force is not checked anew: its end can have passed.
             let timetable = if is_same_rule { new.rule.timetable() } else { new.rule.check(now) };
@@ -281,11 +308,13 @@ impl Queue {
     /// # Errors
     /// `Unknown` if there is none.
     pub async fn delete_schedule(&self, id: &MessageId, owner: ScheduleOwner) -> Result<RouteSchedule, ScheduleError> {
-        let one = self.known_schedule(id).await?;
-        match self.delete(&one, owner).await? {
-            ScheduleChange::Absent => Err(ScheduleError::Unknown(one.name().to_owned())),
-            _ => Ok(one),
+        let mut deleted = None;
+        for one in self.known_schedules(id).await? {
+            if self.delete(&one, owner).await? != ScheduleChange::Absent {
+                deleted.get_or_insert(one);
+            }
         }
+        deleted.ok_or_else(|| unknown(id))
     }
 
     /// Pauses or resumes a schedule. Returns it as it was, and whether that changed anything.
@@ -293,15 +322,18 @@ impl Queue {
     /// # Errors
     /// `Unknown` if there is none.
     pub async fn pause_schedule(&self, id: &MessageId, pause: bool) -> Result<(RouteSchedule, bool), ScheduleError> {
-        let store = self.store();
-        let one = self.known_schedule(id).await?;
-        let partition = &self.partition(&one.route, id)?;
-        let call = || store.pause_schedule(partition, id, pause);
-        match self.registry.when_open(call).await.map_err(QueueError::from)? {
-            ScheduleChange::Absent => Err(ScheduleError::Unknown(one.name().to_owned())),
-            ScheduleChange::Moving => Err(ScheduleError::Moving(one.name().to_owned())),
-            change => Ok((one, change == ScheduleChange::Changed)),
+        let (store, mut first, mut is_changed) = (self.store(), None, false);
+        for one in self.known_schedules(id).await? {
+            let partition = &self.partition(&one.route, id)?;
+            let call = || store.pause_schedule(partition, id, pause);
+            match self.registry.when_open(call).await.map_err(QueueError::from)? {
+                ScheduleChange::Absent => continue,
+                ScheduleChange::Moving => return Err(ScheduleError::Moving(one.name().to_owned())),
+                change => is_changed |= change == ScheduleChange::Changed,
+            }
+            first.get_or_insert(one);
         }
+        first.map(|one| (one, is_changed)).ok_or_else(|| unknown(id))
     }
 
     /// Sends an occurrence now. The next one stays where it is. The limits of the route apply.
@@ -326,9 +358,24 @@ impl Queue {
     /// # Errors
     /// `Unknown` if there is none.
     pub async fn known_schedule(&self, id: &MessageId) -> Result<RouteSchedule, ScheduleError> {
-        let unknown = || ScheduleError::Unknown(id.schedule().unwrap_or_default().to_owned());
-        self.find_schedule(id).await?.ok_or_else(unknown)
+        self.known_schedules(id).await.map(|mut all| all.swap_remove(0))
     }
+
+    /// The schedules of this id, at least one. More than one exist if a route could not be read when another was set.
+    ///
+    /// # Errors
+    /// `Unknown` if there is none.
+    pub async fn known_schedules(&self, id: &MessageId) -> Result<Vec<RouteSchedule>, ScheduleError> {
+        match self.find_all(id).await {
+            (found, _) if !found.is_empty() => Ok(found),
+            (_, Some(error)) => Err(error.into()),
+            _ => Err(unknown(id)),
+        }
+    }
+}
+
+fn unknown(id: &MessageId) -> ScheduleError {
+    ScheduleError::Unknown(id.schedule().unwrap_or_default().to_owned())
 }
 
 fn first(timetable: &Timetable, name: &str, now: u64) -> Result<NextOccurrence, ScheduleError> {

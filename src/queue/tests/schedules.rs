@@ -4,8 +4,9 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::{
+    message::{OccurrenceMessage, StoredMessage},
     recurrence::Rule,
-    store::{ScheduleChange, ScheduleOwner},
+    store::{Death, ScheduleChange, ScheduleOwner},
 };
 
 const FILE: ScheduleOwner = ScheduleOwner::File { revision: 7 };
@@ -156,6 +157,64 @@ async fn a_schedule_is_paused_resumed_and_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_changes_all_schedules_of_a_name() {
+    let bench = Bench::with_routes().await;
+    let other = Queue::new(bench.redis.serving([RouteSettings::plain("other", 100)]).await, &BTreeMap::new(), false);
+    bench.set(schedule("a", "r", FILE)).await.unwrap();
+    other.set_schedule(schedule("a", "other", FILE)).await.unwrap();
+    assert!(bench.queue.pause_schedule(&of("a"), true).await.unwrap().1);
+    let all = bench.queue.known_schedules(&of("a")).await.unwrap();
+    assert_eq!(
+        all.iter().map(|one| (&*one.route, one.state.is_paused)).collect::<Vec<_>>(),
+        [("other", true), ("r", true)]
+    );
+    other.pause_schedule(&of("a"), false).await.unwrap();
+    assert!(bench.queue.pause_schedule(&of("a"), false).await.unwrap().1, "one of both was paused");
+    bench.queue.delete_schedule(&of("a"), FILE).await.unwrap();
+    assert!(bench.all().await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_schedule_of_a_route_that_is_not_configured_keeps_its_name() {
+    let bench = Bench::with_routes().await;
+    let one = Queue::new(bench.redis.serving([route()]).await, &BTreeMap::new(), false);
+    bench.set(schedule("a", "other", API)).await.unwrap();
+    bench.set(schedule("file", "other", FILE)).await.unwrap();
+    let text =
+        "the schedule `a` is of the route `other`, which is not configured: configure that to change or delete it";
+    let refused = one.set_schedule(schedule("a", "r", API)).await.unwrap_err();
+    assert_eq!(refused.to_string(), text);
+    assert_eq!(one.set_schedule(schedule("b", "r", API)).await.unwrap(), ScheduleChange::Created);
+    // A file is applied again when the route is configured.
+    assert_eq!(one.set_schedule(schedule("file", "r", FILE)).await.unwrap(), ScheduleChange::Created);
+    bench.set(schedule("file", "r", FILE)).await.unwrap();
+    assert_eq!(bench.all().await, ["a of other", "b of r", "file of r"]);
+    // Keys of another type hold no schedule.
+    bench.redis.execute(&["DEL", "{p:other:0/1}:schedules"]);
+    bench.redis.execute(&["SET", "{p:other:0/1}:schedules", "text"]);
+    assert_eq!(one.set_schedule(schedule("a", "r", API)).await.unwrap(), ScheduleChange::Created);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_occurrence_is_stored_once_unless_another_message_has_its_id() {
+    let bench = Bench::with_routes().await;
+    let (store, death) = (bench.redis.store.clone(), Death { reason: DeadReason::Rejected, failures: 1 });
+    let partition = Partition { route: "r".into(), index: 0, count: PARTITIONS };
+    let occurrence = |time: u64| {
+        let due = at(time);
+        let message = StoredMessage { due, accepted: due, metadata: Metadata::default(), payload: "x".into() };
+        OccurrenceMessage::of("a", &message).unwrap()
+    };
+    let bury = async |one: &OccurrenceMessage| store.bury_occurrence(&partition, one, death, "HTTP 400").await.unwrap();
+    let (first, second) = (occurrence(60_000), occurrence(120_000));
+    assert_eq!((bury(&first).await, bury(&first).await), (true, true), "a repeated call");
+    bench.schedule([message(second.id.as_str())]).await;
+    assert!(!bury(&second).await);
+    assert!(bury(&second.under(1)).await && bury(&second.under(1)).await);
+    assert_eq!(bench.ids(State::Dead).await, [first.id.to_string(), format!("{}~1", second.id)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_additional_run_is_a_message_of_its_own() {
     let bench = Bench::with_routes().await;
     bench.set(NewSchedule { expires_after: Some(5000), ..schedule("a", "r", API) }).await.unwrap();
@@ -223,9 +282,14 @@ async fn calls_at_the_same_time_take_effect_in_sequence() {
     let bench = Bench::with_routes().await;
     let other = NewSchedule { payload: "y".into(), ..schedule("a", "r", API) };
     let (one, two) = tokio::join!(bench.set(schedule("a", "r", API)), bench.set(other));
-    assert_eq!((one, two), (Ok(ScheduleChange::Created), Ok(ScheduleChange::Changed)));
+    // The later one replaces the other.
+    let payload = match (one, two) {
+        (Ok(ScheduleChange::Created), Ok(ScheduleChange::Changed)) => b"y",
+        (Ok(ScheduleChange::Changed), Ok(ScheduleChange::Created)) => b"x",
+        other => panic!("{other:?}"),
+    };
     let found = bench.queue.known_schedule(&of("a")).await.unwrap();
-    assert_eq!(&found.state.payload[..], b"y");
+    assert_eq!(&found.state.payload[..], payload);
     let name = of("a");
     let both = tokio::join!(bench.queue.delete_schedule(&name, API), bench.queue.delete_schedule(&name, API));
     let is_unknown = |one: &Result<_, ScheduleError>| matches!(one, Err(ScheduleError::Unknown(_)));

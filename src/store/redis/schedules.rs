@@ -121,6 +121,12 @@ impl RedisStore {
         Ok(states.into_iter().next())
     }
 
+    /// Whether a partition, perhaps of a route that is not configured, has this schedule.
+    pub async fn has_schedule(&self, partition: &Partition, id: &MessageId) -> Result<bool, StoreError> {
+        let (states, _) = self.read_schedules(partition, &["one", id.as_str()]).await?;
+        Ok(!states.is_empty())
+    }
+
     /// All schedules of a partition.
     pub async fn schedules(&self, partition: &Partition) -> Result<Vec<ScheduleState>, StoreError> {
         let (mut all, mut cursor) = (Vec::new(), "0".to_owned());

@@ -270,6 +270,41 @@ async fn a_removed_route_keeps_its_messages_and_one_that_comes_back_delivers_the
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_route_that_comes_back_does_not_send_the_schedules_that_moved_to_another() {
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    let of_route = |route: &str| {
+        let mut configuration = base(&redis, &receiver);
+        configuration["routes"] = json!({ route: { "sink": "hook" } });
+        configuration["schedules"] = json!({ "tick": { "route": route, "every": "1s", "payload": "x" } });
+        configuration
+    };
+    let punctual = Punctual::start(&of_route("old").to_string()).await;
+    let client = Client::of(&punctual);
+    receiver.wait_for(1, MAX_WAIT).await;
+    let mut moved = of_route("new");
+    reload_with(&punctual, &moved).await;
+    let sent = async |route: &str| {
+        let route = route.to_owned();
+        eventually("an occurrence", MAX_WAIT, async || {
+            let page = client.call("GET", "/metrics", "").await.text;
+            page.contains(&format!("punctual_messages_delivered_total{{route=\"{route}\",sink=\"hook\"}} 1"))
+                .then_some(())
+        })
+        .await;
+    };
+    sent("new").await;
+    moved["routes"]["old"] = json!({ "sink": "hook" });
+    reload_with(&punctual, &moved).await;
+    eventually("only one is left", MAX_WAIT, async || {
+        let all = client.call("GET", "/v1/schedules", "").await.json;
+        (all["schedules"].as_array().expect("a list").len() == 1).then_some(())
+    })
+    .await;
+    let shown = client.call("GET", "/v1/schedules/tick", "").await.json;
+    assert_eq!(shown["route"], "new", "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn messages_in_flight_to_a_hanging_endpoint_are_given_back_and_reach_its_successor() {
     let (redis, hanging, next) = (RedisServer::start().await, Receiver::start(), Receiver::start());
     hanging.behave(Behaviour::Hang);
