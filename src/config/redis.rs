@@ -99,7 +99,8 @@ pub struct DurabilityConfig {
     /// Number of replicas that must have a message before the API answers 2xx: 0 to 100. With fewer replicas it answers
     /// 503.
     pub replicas: Whole<0, 100>,
-    /// Maximum time to wait for `durability.replicas`: 10ms to 30s, and at most half of `redis.timeout`.
+    /// Maximum time to wait for `durability.replicas`: 10ms to 30s, and with `replicas` of 1 or more at most
+    /// half of `redis.timeout`.
     pub timeout: Period<10, 30_000>,
 }
 

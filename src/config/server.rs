@@ -52,8 +52,8 @@ pub struct ServerTls {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Server {
-    /// Address and port of the API, /metrics, /livez and /readyz, or `unix:` and the path of a socket. Addresses other
-    /// than loopback need tokens.
+    /// Address and port of the API, /metrics, /livez and /readyz, or `unix:` and the absolute path of a socket. Addresses
+    /// other than loopback need tokens.
     #[serde(deserialize_with = "listen")]
     #[schemars(with = "String")]
     listen: Listen,

@@ -232,7 +232,7 @@ pub fn begin_queue(route: &str, vias: &[&str]) {
     }
 }
 
-/// `via`: `api`, `cli`, or the name of a source.
+/// `via`: `api`, `dead`, or the name of a source.
 pub fn scheduled(route: &str, via: &str, count: u64) {
     counter!(SCHEDULED, "route" => route.to_owned(), "via" => via.to_owned()).increment(count);
 }
