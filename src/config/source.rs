@@ -66,6 +66,8 @@ pub fn file(path: &FilePath, problems: &mut Problems) -> Option<Layer> {
             let error = error.to_string();
             // The text already contains the position.
             let error = error.split_once(" at line ").map_or(error.as_str(), |(what, _)| what);
+            // Names of the reader's own functions.
+            let error = error.split_once("; use ").map_or(error, |(what, _)| what);
             let hint = hint(&text, line, error).map_or(String::new(), |text| format!("; {text}"));
             return refuse(line, column, format!("is not YAML: {error}{hint}"));
         }
