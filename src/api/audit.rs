@@ -1,4 +1,4 @@
-//! The audit log: one line for each call that changes messages or routes.
+//! The audit log: one line for each call that changes messages or routes, or can have changed them.
 
 use std::{convert::Infallible, fmt::Write, net::IpAddr, sync::Arc};
 
@@ -7,12 +7,16 @@ use axum::{extract::FromRequestParts, http::request::Parts};
 use super::{auth::Grant, connections::Peer};
 use crate::{
     message::{MessageId, shown_flow},
-    store::{Filter, Selection},
+    queue::{QueueError, ScheduleError},
+    store::{Filter, Selection, StoreError},
     time::UnixMillis,
 };
 
 /// Maximum number of ids that a line names; more ids are counted.
 pub const NAMED_IDS: usize = 10;
+
+/// The field `outcome` of a call that can have taken effect although its answer is an error.
+pub const UNKNOWN: &str = "unknown";
 
 /// The caller: its token and its address. A connection of a Unix socket has no address.
 pub struct Caller {
@@ -52,14 +56,72 @@ impl Caller {
     /// Logs a call that changed `count` messages, or a route.
     pub fn record(&self, call: &'static str, route: &str, of: &Of<'_>, count: u64) {
         if count > 0 {
-            let peer = self.peer.map(|peer| peer.to_string());
-            log(self.grant.name(), peer.as_deref(), call, route, of, count);
+            self.log(call, route, of, count, None);
+        }
+    }
+
+    /// Logs a call that failed after it changed `count` messages, and a call with an unknown outcome. Returns the error.
+    pub fn record_failed<E: Failure>(&self, call: &'static str, route: &str, of: &Of<'_>, count: u64, error: E) -> E {
+        if error.has_unknown_outcome() {
+            self.log(call, route, of, count, Some(UNKNOWN));
+        } else {
+            self.record(call, route, of, count);
+        }
+        error
+    }
+
+    /// Logs a call on a route or a flow, unless it changed nothing.
+    ///
+    /// # Errors
+    /// That of `result`.
+    pub fn record_change<E: Failure>(
+        &self,
+        call: &'static str,
+        route: &str,
+        of: &Of<'_>,
+        result: Result<bool, E>,
+    ) -> Result<(), E> {
+        let is_changed = result.map_err(|error| self.record_failed(call, route, of, 0, error))?;
+        self.record(call, route, of, is_changed.into());
+        Ok(())
+    }
+
+    fn log(&self, call: &str, route: &str, of: &Of<'_>, count: u64, outcome: Option<&str>) {
+        let peer = self.peer.map(|peer| peer.to_string());
+        log(self.grant.name(), peer.as_deref(), call, route, of, count, outcome);
+    }
+}
+
+/// The error of a call.
+pub trait Failure {
+    /// Whether the call can have taken effect. A refusal changed nothing.
+    fn has_unknown_outcome(&self) -> bool;
+}
+
+impl Failure for StoreError {
+    fn has_unknown_outcome(&self) -> bool {
+        match self {
+            // A script that fails at a key of another type may have written before.
+            Self::Unavailable { .. } | Self::WrongType { .. } => true,
+            Self::Refused { .. } => false,
         }
     }
 }
 
+impl Failure for QueueError {
+    fn has_unknown_outcome(&self) -> bool {
+        matches!(self, Self::Store(error) if error.has_unknown_outcome())
+    }
+}
+
+impl Failure for ScheduleError {
+    fn has_unknown_outcome(&self) -> bool {
+        matches!(self, Self::Queue(error) if error.has_unknown_outcome())
+    }
+}
+
 /// Logs one line.
-pub fn log(token: &str, peer: Option<&str>, call: &str, route: &str, of: &Of<'_>, count: u64) {
+pub fn log(token: &str, peer: Option<&str>, call: &str, route: &str, of: &Of<'_>, count: u64, outcome: Option<&str>) {
     let (mut id, mut selection, mut note, mut flow, mut schedule) = (None, None, None, None, None);
     match of {
         Of::Id(one) => id = Some(one.as_str()),
@@ -72,7 +134,7 @@ pub fn log(token: &str, peer: Option<&str>, call: &str, route: &str, of: &Of<'_>
     }
     // A call on the whole instance has no route.
     let route = Some(route).filter(|route| !route.is_empty());
-    tracing::info!(token, peer, call, route, flow, schedule, id, selection, note, count, "audit");
+    tracing::info!(token, peer, call, route, flow, schedule, id, selection, note, count, outcome, "audit");
 }
 
 /// The selection as text for a line.

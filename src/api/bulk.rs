@@ -107,9 +107,17 @@ fn ended(
     bulk: Bulk,
     result: Result<(), QueueError>,
 ) -> Result<Json<Bulk>, Problem> {
-    let changed = if dry_run { 0 } else { bulk.count };
-    caller.record(call, route, of, changed);
-    result.map(|()| Json(bulk)).map_err(|error| Problem::from(error).after(changed))
+    match result {
+        result if dry_run => result.map(|()| Json(bulk)).map_err(Problem::from),
+        Ok(()) => {
+            caller.record(call, route, of, bulk.count);
+            Ok(Json(bulk))
+        }
+        Err(error) => {
+            let error = caller.record_failed(call, route, of, bulk.count, error);
+            Err(Problem::from(error).after(bulk.count))
+        }
+    }
 }
 
 pub async fn summary(

@@ -209,11 +209,11 @@ async fn reset(State(development): State<Arc<Development>>, caller: Caller) -> R
         sleep(PAUSES[1]).await;
     }
     let failed = |error: &dyn fmt::Display| Problem::unavailable(error.to_string());
-    development.store().empty().await.map_err(|error| failed(&error))?;
+    let emptied = development.store().empty().await.map(|()| true);
+    caller.record_change("reset", "", &Of::Route, emptied).map_err(|error| failed(&error))?;
     development.api.queue.prepare_again().await.map_err(|error| failed(&error))?;
     (development.set_schedules)().await.map_err(|error| failed(&error))?;
     development.inbox.clear();
-    caller.record("reset", "", &Of::Route, 1);
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -55,7 +55,8 @@ async fn edit_dead(
     }
     check_expiry(api, route, edit).await?;
     let conflict = |kind, text: &str| Err(Problem::new(StatusCode::CONFLICT, kind, format!("`{id}` {text}")));
-    match api.queue.edit(route, &id, edit, revision).await? {
+    let result = api.queue.edit(route, &id, edit, revision).await;
+    match result.map_err(|error| caller.record_failed("edit_dead", route, &Of::Id(&id), 0, error))? {
         Edited::Done { changes, revision } => {
             caller.record("edit_dead", route, &Of::Edit(&id, changes.to_string()), 1);
             let reply = json!({ "id": id.as_str(), "route": route, "status": "edited", "revision": revision });

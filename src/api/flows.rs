@@ -136,9 +136,9 @@ pub async fn change(
     let limits = api.queue.flow_limits(&route)?;
     let body = body::read(&api.body_memory, request, MAX_BODY_BYTES).await?;
     let change = message_body::parse_flow_change(&body.bytes, limits.ordered)?;
-    let is_changed = api.queue.change_flow(&route, flow, change).await?;
+    let result = api.queue.change_flow(&route, flow, change).await;
     let text = String::from_utf8_lossy(&body.bytes);
-    caller.record("change_flow", &route, &Of::Flow(flow, text.trim()), is_changed.into());
+    caller.record_change("change_flow", &route, &Of::Flow(flow, text.trim()), result)?;
     Ok(Json(Shown::new(api.queue.flow(&route, flow).await?, &limits)).into_response())
 }
 
@@ -151,8 +151,8 @@ pub async fn pause(
     let flow = parse_flow(&flow)?;
     let body = body::read(&api.body_memory, request, MAX_BODY_BYTES).await?;
     let note = message_body::parse_note(&body.bytes)?;
-    let is_changed = api.queue.pause_flow(&route, flow, caller.grant.name(), &note).await?;
-    caller.record("pause_flow", &route, &Of::Flow(flow, &note), is_changed.into());
+    let result = api.queue.pause_flow(&route, flow, caller.grant.name(), &note).await;
+    caller.record_change("pause_flow", &route, &Of::Flow(flow, &note), result)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -165,7 +165,7 @@ pub async fn resume(
     let flow = parse_flow(&flow)?;
     let body = body::read(&api.body_memory, request, MAX_BODY_BYTES).await?;
     message_body::parse_nothing(&body.bytes)?;
-    let is_changed = api.queue.resume_flow(&route, flow).await?;
-    caller.record("resume_flow", &route, &Of::Flow(flow, ""), is_changed.into());
+    let result = api.queue.resume_flow(&route, flow).await;
+    caller.record_change("resume_flow", &route, &Of::Flow(flow, ""), result)?;
     Ok(StatusCode::NO_CONTENT)
 }

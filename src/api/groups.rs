@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     message::{MessageId, check_group},
-    queue::{GroupAction, GroupWork, QueueError},
+    queue::{GroupAction, GroupWork},
     store::{NewDue, Rescheduled},
     time::UnixMillis,
 };
@@ -119,8 +119,12 @@ impl Change {
         let by = caller.by();
         let (end, mut work) = (api.end_of_work(deadline), GroupWork { before, by, ..GroupWork::default() });
         let result = api.queue.change_group(route, group, action, cursor.as_deref(), end, &mut work).await;
-        caller.record(call, route, &Of::Selection(format!("group={group}")), work.count);
-        result.map_err(|error: QueueError| Problem::from(error).after(work.count))?;
+        let of = Of::Selection(format!("group={group}"));
+        if let Err(error) = result {
+            let error = caller.record_failed(call, route, &of, work.count, error);
+            return Err(Problem::from(error).after(work.count));
+        }
+        caller.record(call, route, &of, work.count);
         let in_flight: Vec<_> = work.in_flight.iter().map(MessageId::as_str).collect();
         let mut reply = json!({ done: work.count, "in_flight": in_flight, "more": work.cursor.is_some() });
         if let Some(cursor) = work.cursor {

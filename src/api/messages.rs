@@ -99,7 +99,8 @@ pub async fn move_to(
     due: Option<Due>,
 ) -> Result<Response, Problem> {
     let id = parse_id(id)?;
-    match api.queue.reschedule(route, &id, due).await? {
+    let result = api.queue.reschedule(route, &id, due).await;
+    match result.map_err(|error| caller.record_failed(call, route, &Of::Id(&id), 0, error))? {
         Rescheduled::Done(due) => {
             caller.record(call, route, &Of::Id(&id), 1);
             Ok(Json(ScheduledReply::rescheduled(route, &id, due)).into_response())
@@ -136,7 +137,8 @@ pub async fn cancel(
     message_body::parse_nothing(&body.bytes)?;
     let keep_dead = !caller.grant.has(Right::Admin);
     let cancellation = Cancellation { keep_dead, by: caller.by(), ..Cancellation::from(id.clone()) };
-    match api.queue.cancel(&route, &cancellation).await? {
+    let result = api.queue.cancel(&route, &cancellation).await;
+    match result.map_err(|error| caller.record_failed("cancel", &route, &Of::Id(&id), 0, error))? {
         Cancelled::Cancelled => {
             caller.record("cancel", &route, &Of::Id(&id), 1);
             Ok(StatusCode::NO_CONTENT.into_response())

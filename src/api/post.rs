@@ -13,7 +13,7 @@ use super::{
     body,
     message_body::{self, Batch, Rules},
     problem::{FieldError, Problem},
-    scheduled,
+    replaced, scheduled,
     state::Api,
     trace,
 };
@@ -46,8 +46,9 @@ pub async fn messages(
     let place = |index: usize| if is_one { "/expires_at".to_owned() } else { format!("/{index}/expires_at") };
     check_expiry(&api, &route, &messages, place).await?;
     caller.grant.admit(messages.len())?;
-    let scheduled = api.queue.schedule(&route, VIA, messages).await?;
-    api.replacements.record(&caller, &route, &scheduled);
+    let replacing = replaced::replacing(&messages);
+    let result = api.queue.schedule(&route, VIA, messages).await;
+    let scheduled = api.replacements.record(&caller, &route, &replacing, result)?;
     // One result per message.
     Ok(if is_one { scheduled::one(&route, &scheduled[0]) } else { scheduled::many(&route, &scheduled) })
 }

@@ -19,7 +19,7 @@ use super::{
     message_body::{DEBOUNCE_REPLACES, debounce_max},
     post::{VIA, check_expiry, idempotency_key},
     problem::{FieldError, Problem},
-    scheduled,
+    replaced, scheduled,
     state::Api,
     trace,
 };
@@ -110,8 +110,9 @@ pub async fn raw(
     let messages = vec![message];
     check_expiry(&api, &route, &messages, |_| "expires_at".to_owned()).await?;
     caller.grant.admit(1)?;
-    let scheduled = api.queue.schedule(&route, VIA, messages).await?;
-    api.replacements.record(&caller, &route, &scheduled);
+    let replacing = replaced::replacing(&messages);
+    let result = api.queue.schedule(&route, VIA, messages).await;
+    let scheduled = api.replacements.record(&caller, &route, &replacing, result)?;
     Ok(scheduled::one(&route, scheduled.first().expect("one answer per message")))
 }
 

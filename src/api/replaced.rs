@@ -6,9 +6,10 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::sleep;
 
-use super::audit::{Caller, NAMED_IDS, Of, log};
+use super::audit::{Caller, Failure, NAMED_IDS, Of, UNKNOWN, log};
 use crate::{
-    message::MessageId,
+    message::{MessageId, NewMessage, OnConflict},
+    queue::QueueError,
     store::{ScheduleStatus, Scheduled},
 };
 
@@ -25,8 +26,8 @@ pub struct Replacements(Arc<Recent>);
 #[derive(Default)]
 struct Recent(Mutex<BTreeMap<Key, Replaced>>);
 
-/// Name of a token, and a route.
-type Key = (String, String);
+/// Name of a token, a route, and whether the outcome is unknown.
+type Key = (String, String, bool);
 
 #[derive(Default)]
 struct Replaced {
@@ -40,19 +41,42 @@ struct Replaced {
 }
 
 impl Replacements {
-    /// Records replaced messages only: new, duplicate and stale messages change no other message.
-    pub fn record(&self, caller: &Caller, route: &str, scheduled: &[Scheduled]) {
+    /// Records replaced messages only: new, duplicate and stale messages change no other message. If the outcome is
+    /// unknown, records `replacing`: any of them can have replaced a message.
+    ///
+    /// # Errors
+    /// That of `result`.
+    pub fn record(
+        &self,
+        caller: &Caller,
+        route: &str,
+        replacing: &[MessageId],
+        result: Result<Vec<Scheduled>, QueueError>,
+    ) -> Result<Vec<Scheduled>, QueueError> {
         let is_replaced = |one: &&Scheduled| matches!(one.status, ScheduleStatus::Replaced | ScheduleStatus::Revived);
-        let mut replaced = scheduled.iter().filter(is_replaced).peekable();
-        if replaced.peek().is_none() {
+        match &result {
+            Ok(scheduled) => {
+                let replaced: Vec<_> = scheduled.iter().filter(is_replaced).map(|one| &one.id).collect();
+                self.add(caller, route, false, &replaced);
+            }
+            Err(error) if error.has_unknown_outcome() => {
+                self.add(caller, route, true, &replacing.iter().collect::<Vec<_>>());
+            }
+            Err(_) => {}
+        }
+        result
+    }
+
+    fn add(&self, caller: &Caller, route: &str, is_unknown: bool, replaced: &[&MessageId]) {
+        if replaced.is_empty() {
             return;
         }
-        let key = (caller.grant.name().to_owned(), route.to_owned());
+        let key = (caller.grant.name().to_owned(), route.to_owned(), is_unknown);
         let mut recent = self.0.lock();
         let is_first = !recent.contains_key(&key);
         let waiting = recent.entry(key.clone()).or_default();
-        for one in replaced {
-            waiting.add(&one.id, caller.peer);
+        for id in replaced {
+            waiting.add(id, caller.peer);
         }
         if !is_first {
             return;
@@ -107,7 +131,7 @@ impl Replaced {
         }
     }
 
-    fn log(&self, (token, route): &Key) {
+    fn log(&self, (token, route, is_unknown): &Key) {
         let peers = (!self.peers.is_empty()).then(|| listed(&self.peers, self.has_more_peers));
         let selection;
         let of = match &self.ids[..] {
@@ -117,8 +141,14 @@ impl Replaced {
                 Of::Selection(selection)
             }
         };
-        log(token, peers.as_deref(), "replace", route, &of, self.count);
+        log(token, peers.as_deref(), "replace", route, &of, self.count, is_unknown.then_some(UNKNOWN));
     }
+}
+
+/// Ids of messages that replace others.
+pub fn replacing(messages: &[NewMessage]) -> Vec<MessageId> {
+    let replaces = |message: &&NewMessage| message.on_conflict == OnConflict::Replace;
+    messages.iter().filter(replaces).map(|message| message.id.clone()).collect()
 }
 
 /// Adds `one` to a list of at most `most`. Returns whether it is in the list.

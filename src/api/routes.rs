@@ -80,8 +80,8 @@ pub async fn pause(
 ) -> Result<StatusCode, Problem> {
     let body = body::read(&api.body_memory, request, MAX_NOTE_BODY_BYTES).await?;
     let note = message_body::parse_note(&body.bytes)?;
-    let is_changed = api.queue.pause(&route, caller.grant.name(), &note).await?;
-    caller.record("pause", &route, &Of::Note(&note), is_changed.into());
+    let result = api.queue.pause(&route, caller.grant.name(), &note).await;
+    caller.record_change("pause", &route, &Of::Note(&note), result)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -93,8 +93,8 @@ pub async fn resume(
 ) -> Result<StatusCode, Problem> {
     let body = body::read(&api.body_memory, request, MAX_NOTE_BODY_BYTES).await?;
     message_body::parse_nothing(&body.bytes)?;
-    let is_changed = api.queue.resume(&route).await?;
-    caller.record("resume", &route, &Of::Route, is_changed.into());
+    let result = api.queue.resume(&route).await;
+    caller.record_change("resume", &route, &Of::Route, result)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -108,7 +108,7 @@ pub async fn repartition(
 ) -> Result<StatusCode, Problem> {
     let body = body::read(&api.body_memory, request, MAX_NOTE_BODY_BYTES).await?;
     let partitions = message_body::parse_partitions(&body.bytes)?;
-    let is_changed = api.queue.choose_partitions(&route, partitions).await?;
-    caller.record("repartition", &route, &Of::Note(&format!("partitions: {partitions}")), is_changed.into());
+    let result = api.queue.choose_partitions(&route, partitions).await;
+    caller.record_change("repartition", &route, &Of::Note(&format!("partitions: {partitions}")), result)?;
     Ok(StatusCode::NO_CONTENT)
 }

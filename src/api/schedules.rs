@@ -268,11 +268,12 @@ pub async fn set(
     for known in api.queue.schedules_of_name(&id, &new.route).await? {
         check_route(&caller.grant, &known.route)?;
     }
-    let route = new.route.clone();
-    let change = api.queue.set_schedule(new).await?;
-    let one = api.queue.schedule_on(&route, &id).await?;
+    let (route, of) = (new.route.clone(), Of::Schedule(&name));
+    let result = api.queue.set_schedule(new).await;
+    let change = result.map_err(|error| caller.record_failed("set_schedule", &route, &of, 0, error))?;
     let is_changed = change != ScheduleChange::Unchanged;
-    caller.record("set_schedule", &one.route, &Of::Schedule(&name), is_changed.into());
+    caller.record("set_schedule", &route, &of, is_changed.into());
+    let one = api.queue.schedule_on(&route, &id).await?;
     let status = if change == ScheduleChange::Created { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(whole(&one, api.queue.now(&one.route).await?))).into_response())
 }
@@ -283,8 +284,8 @@ pub async fn delete(
     Path(name): Path<String>,
 ) -> Result<StatusCode, Problem> {
     let one = find(&api, &caller.grant, &name).await?;
-    api.queue.delete_schedule(&one.state.id, ScheduleOwner::Api).await?;
-    caller.record("delete_schedule", &one.route, &Of::Schedule(&name), 1);
+    let result = api.queue.delete_schedule(&one.state.id, ScheduleOwner::Api).await;
+    caller.record_change("delete_schedule", &one.route, &Of::Schedule(&name), result.map(|_| true))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -297,11 +298,13 @@ pub async fn run(
     nothing(&api, request).await?;
     let one = find(&api, &caller.grant, &name).await?;
     caller.grant.admit(1)?;
-    let (one, scheduled) = api.queue.run_schedule(&one.state.id, VIA).await?;
+    let of = Of::Schedule(&name);
+    let result = api.queue.run_schedule(&one.state.id, VIA).await;
+    let (one, scheduled) = result.map_err(|error| caller.record_failed("run_schedule", &one.route, &of, 0, error))?;
     if let ScheduleStatus::Over(limit) = scheduled.status {
         return Err(Problem::over(limit));
     }
-    caller.record("run_schedule", &one.route, &Of::Schedule(&name), 1);
+    caller.record("run_schedule", &one.route, &of, 1);
     Ok((StatusCode::ACCEPTED, Json(json!({ "id": scheduled.id.as_str(), "route": one.route }))).into_response())
 }
 
@@ -332,9 +335,9 @@ async fn switch(
 ) -> Result<StatusCode, Problem> {
     nothing(&api, request).await?;
     let one = find(&api, &caller.grant, &name).await?;
-    let (one, is_changed) = api.queue.pause_schedule(&one.state.id, pause).await?;
+    let result = api.queue.pause_schedule(&one.state.id, pause).await.map(|(_, is_changed)| is_changed);
     let call = if pause { "pause_schedule" } else { "resume_schedule" };
-    caller.record(call, &one.route, &Of::Schedule(&name), is_changed.into());
+    caller.record_change(call, &one.route, &Of::Schedule(&name), result)?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -139,3 +139,71 @@ async fn calls_without_a_known_token_are_counted_and_logged_once_a_second() {
     }
     assert!(page.contains("process_resident_memory_bytes "), "{page}");
 }
+
+#[tokio::test]
+async fn a_change_that_no_replica_confirmed_is_a_line_with_an_unknown_outcome() {
+    let redis = RedisServer::start().await;
+    let configuration = configuration(&redis)
+        .replace("redis: { url", "redis: { durability: { replicas: 1, timeout: 100ms }, url")
+        .replace("{ sink: jobs }", "{ sink: jobs, flow: { parallel: 5 } }");
+    let punctual = Punctual::start_with(&configuration, &[]).await;
+    let call = async |method: &str, path: &str, body: &'static str| {
+        let method = reqwest::Method::from_bytes(method.as_bytes()).expect("a method");
+        let request = http::client().request(method, punctual.url(&format!("/v1/{path}"))).body(body);
+        request.bearer_auth("night-shift-secret").send().await.expect("an answer").status().as_u16()
+    };
+    let caller = r#"token="night-shift" peer="127.0.0.1""#;
+    let messages =
+        r#"[{"id":"a","payload":1,"delay":"1h","group":"g"},{"id":"b","payload":1,"delay":"1h","group":"g"}]"#;
+    assert_eq!(call("POST", "routes/later/messages", messages).await, 503);
+    let mut expected = Vec::new();
+    for (method, path, body, name, of) in [
+        ("POST", "routes/later/pause", r#"{"note":"moved"}"#, "pause", r#" note="moved""#),
+        ("PATCH", "routes/later/messages/a", r#"{"delay":"2h"}"#, "move", r#" id="a""#),
+        ("POST", "routes/later/messages/a/deliver", "", "deliver", r#" id="a""#),
+        ("POST", "routes/later/move", r#"{"ids":["a"],"delay":"3h"}"#, "move_pending", r#" selection="a""#),
+        ("DELETE", "routes/later/messages/a", "", "cancel", r#" id="a""#),
+        ("PATCH", "routes/later/groups/g", r#"{"delay":"3h"}"#, "move_group", r#" selection="group=g""#),
+        ("DELETE", "routes/later/groups/g", "", "cancel_group", r#" selection="group=g""#),
+        ("POST", "routes/later/purge", r#"{"ids":["b"]}"#, "purge_pending", r#" selection="b""#),
+        ("PATCH", "routes/later/flows/t", r#"{"rate":null}"#, "change_flow", r#" flow="t" note="{\"rate\":null}""#),
+        ("POST", "routes/later/flows/t/pause", "", "pause_flow", r#" flow="t""#),
+        ("POST", "routes/later/flows/t/resume", "", "resume_flow", r#" flow="t""#),
+        ("POST", "routes/later/resume", "", "resume", ""),
+        ("PUT", "schedules/s", r#"{"route":"later","every":"1h","payload":1}"#, "set_schedule", r#" schedule="s""#),
+        ("POST", "schedules/s/pause", "", "pause_schedule", r#" schedule="s""#),
+        ("POST", "schedules/s/resume", "", "resume_schedule", r#" schedule="s""#),
+        ("POST", "schedules/s/run", "", "run_schedule", r#" schedule="s""#),
+        ("DELETE", "schedules/s", "", "delete_schedule", r#" schedule="s""#),
+    ] {
+        assert_eq!(call(method, path, body).await, 503, "{method} {path}");
+        expected.push(format!(r#"{caller} call="{name}" route="later"{of} count=0 outcome="unknown""#));
+    }
+    let replacing = r#"{"id":"c","payload":2,"delay":"1h","on_conflict":"replace"}"#;
+    assert_eq!(call("POST", "routes/later/messages", replacing).await, 503);
+    expected.push(format!(r#"{caller} call="replace" route="later" id="c" count=1 outcome="unknown""#));
+    // Definite refusals, and calls that change nothing.
+    for (method, path, body, status) in [
+        ("POST", "routes/none/pause", "", 404),
+        ("PATCH", "routes/later/messages/c", r#"{"delay":"soon"}"#, 422),
+        ("DELETE", "routes/later/messages/%20", "", 400),
+        ("DELETE", "schedules/none", "", 404),
+        ("POST", "routes/later/dead/redrive", r#"{"all":true}"#, 200),
+        ("POST", "routes/later/purge", r#"{"all":true,"dry_run":true}"#, 200),
+    ] {
+        assert_eq!(call(method, path, body).await, status, "{method} {path}");
+    }
+    // The log is in order: the line of this call is the last one.
+    assert_eq!(call("POST", "routes/later/pause", r#"{"note":"last"}"#).await, 503);
+    expected.push(expected[0].replace("moved", "last"));
+    let audited = || {
+        let log = punctual.log();
+        let lines = log.lines().filter_map(|line| line.split_once(" audit ")).map(|(_, fields)| fields.to_owned());
+        lines.collect::<Vec<_>>()
+    };
+    eventually("the last is logged", Duration::from_secs(5), async || {
+        audited().last().is_some_and(|line| line.contains("last")).then_some(())
+    })
+    .await;
+    assert_eq!(audited(), expected);
+}
