@@ -131,12 +131,13 @@ impl Batch {
         one_list: bool,
     ) {
         for (attempt, Transfer { list, .. }) in denied {
-            let text = format!("{error}; `punctual check --connect` names missing rights");
             let outcome = if !one_list && error.is_denied_key() {
-                Outcome::Failed { error: format!("list `{list}`: {text}"), retry_after: None }
+                // `check` does not know the lists of messages.
+                let right = format!("grant the right with `ACL SETUSER <user> ~{list}`, or with a pattern");
+                Outcome::Failed { error: format!("list `{list}`: {error}; {right}"), retry_after: None }
             } else {
                 // All lists have the same error, so that it is logged once.
-                Outcome::Unavailable { error: text }
+                Outcome::Unavailable { error: format!("{error}; `punctual check --connect` names missing rights") }
             };
             attempt.conclude(self, sent, &outcome, None, None);
         }

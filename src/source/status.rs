@@ -142,6 +142,19 @@ impl SourceHealth {
         is_new
     }
 
+    /// Sets the error of Redis, which denied a call. An error of the external system stays the latest error: a source on
+    /// the Redis of the queue names the missing right there. Returns whether the error of Redis is the latest one.
+    pub fn set_denied(&self, error: &str) -> bool {
+        let mut sides = self.lock();
+        if sides.errors[Side::System as usize].is_none() {
+            drop(sides);
+            self.set_failing(Side::Redis, error);
+            return true;
+        }
+        sides.change(|sides| sides.errors[Side::Redis as usize] = Some(error.to_owned()));
+        false
+    }
+
     fn lock(&self) -> MutexGuard<'_, SideErrors> {
         self.0.lock()
     }
@@ -167,5 +180,10 @@ mod tests {
         health.set_failing(Side::Redis, "no Redis");
         health.clear(Side::Redis);
         assert_eq!(health.get().0, SourceState::Running);
+        assert!(health.set_denied("denied"));
+        health.set_failing(Side::System, "the right is named");
+        assert!(!health.set_denied("denied"));
+        assert_eq!(health.get(), (SourceState::Failing, Some("the right is named".into())));
+        assert!(!health.set_healthy(Side::System) && health.set_healthy(Side::Redis), "each has its own error");
     }
 }

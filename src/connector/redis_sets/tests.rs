@@ -408,6 +408,27 @@ async fn a_missing_right_is_reported_until_it_is_there() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_denied_call_does_not_hide_the_name_of_the_missing_right() {
+    let mut bench = Bench::of_members(1).await;
+    bench.redis.server.reply_with(|command| match &*command[0] {
+        "MULTI" => Some(Reply::ok()),
+        "CONFIG" => None,
+        _ => Some(Reply::error("NOPERM this user has no permissions to access one of the keys used as arguments")),
+    });
+    bench.run();
+    for _ in 0..20 {
+        sleep(Duration::from_millis(500)).await;
+        let (state, error) = bench.health.get();
+        assert_eq!(state, SourceState::Failing);
+        assert!(error.as_deref().is_some_and(|error| error.contains("`ACL SETUSER <user> ~k`")), "{error:?}");
+    }
+    let no_transactions = Reply::error("ERR unknown command 'MULTI'");
+    bench.redis.server.reply_with(move |command| (command[0] == "MULTI").then(|| no_transactions.clone()));
+    sleep(Duration::from_secs(6)).await;
+    assert_eq!(bench.health.get().0, SourceState::Running);
+}
+
+#[tokio::test(start_paused = true)]
 async fn members_that_others_take_first_are_looked_for_less_and_less_often() {
     let mut bench = Bench::of_members(1).await;
     bench.add("k", "a", 0, 1);

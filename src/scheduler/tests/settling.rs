@@ -227,13 +227,17 @@ async fn a_list_that_is_denied_fails_its_messages_alone_and_without_the_right_to
         } else {
             assert_eq!((pending, unack, dead, state), (0, 0, 10, crate::scheduler::BreakerState::Closed));
             let deaths = store.dead(&partition("r"));
-            let expected = "list `3`: redis noperm: no permissions to access one of the keys; `punctual check --connect` names \
-                            missing rights";
+            let expected = "list `3`: redis noperm: no permissions to access one of the keys; grant the right with `ACL SETUSER \
+                            <user> ~3`, or with a pattern";
             assert!(deaths.iter().all(|(id, death)| id.ends_with('3') && death.1 == expected), "{deaths:?}");
             assert_eq!(store.list("4").len(), 10);
         }
         let error = breaker.status().last_error.unwrap();
-        assert!(error.contains("names missing rights") && error.contains("list `3`") != is_down, "{error}");
+        assert_eq!(
+            (error.contains("names missing rights"), error.contains("list `3`")),
+            (is_down, !is_down),
+            "{error}"
+        );
         store.set_faults(Faults::default());
         until_empty(&store, "r").await;
         assert_eq!(store.list("0").len(), if one_list { 100 } else { 10 });

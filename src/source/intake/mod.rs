@@ -358,7 +358,10 @@ impl Intake {
                 }
                 Err(error) => error,
             };
-            self.report_failing(Side::Redis, &error.to_string());
+            match &error {
+                QueueError::Store(denied) if denied.is_denied() => self.report_denied(&error.to_string()),
+                _ => self.report_failing(Side::Redis, &error.to_string()),
+            }
             self.wait(delay).await?;
             delay = longest.min(delay * 2);
         }

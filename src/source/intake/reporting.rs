@@ -56,6 +56,13 @@ impl Intake {
         }
     }
 
+    /// Reports a call that Redis denied, unless the source itself names the missing right.
+    pub(super) fn report_denied(&self, error: &str) {
+        if self.health.set_denied(error) {
+            self.incidents.failed(&Subject::Source(self.name.clone()), error);
+        }
+    }
+
     pub(super) fn report_failing(&self, side: Side, error: &str) {
         self.health.set_failing(side, error);
         self.incidents.failed(&Subject::Source(self.name.clone()), error);

@@ -68,7 +68,8 @@ pub async fn check_list(connection: &Connection, list: Option<&str>, is_own: boo
     check(connection, &parts).await
 }
 
-/// Checks the rights to move messages out of this place.
+/// Checks the rights to move messages out of this place. A prefix of many keys is checked with the key that ends with
+/// `*`, which is also the pattern that grants the right to all of them.
 ///
 /// # Errors
 /// `Denied` names the missing rights.
@@ -76,44 +77,47 @@ pub async fn check_place(connection: &Connection, place: &ExternalPlace) -> Resu
     let part = |key: &str, forms: &'static [Form]| (key.as_bytes().to_vec(), forms);
     let parts = match place {
         ExternalPlace::Members { key, .. } => vec![part(key, SORTED_SET)],
-        ExternalPlace::Hashes { key, prefix, .. } => vec![part(key, SORTED_SET), part(prefix, HASH)],
+        ExternalPlace::Hashes { key, prefix, .. } => vec![part(key, SORTED_SET), part(&format!("{prefix}*"), HASH)],
         ExternalPlace::DelayQueue(keys) => {
             let sets =
                 [&keys.pending, &keys.unack].into_iter().flat_map(|key| [part(key, SORTED_SET), part(key, SCAN)]);
             let lists = [&keys.ready, &keys.retry]
                 .into_iter()
                 .flat_map(|key| [part(key, PUSH), part(key, TRIM), part(key, READY_LIST)]);
-            let others = [part(&keys.counts, COUNTS), (keys.body(b""), BODY)];
+            let others = [part(&keys.counts, COUNTS), (keys.body(b"*"), BODY)];
             sets.chain(lists).chain(others).collect()
         }
     };
     check(connection, &parts).await
 }
 
-/// An unknown key is empty: only the rights to its commands are checked.
+/// An unknown key is empty: only the rights to its commands are checked. Redis checks the right to a command before the
+/// right to its key. Rights that cannot be tested are named, too, so that one check names all that are missing.
 async fn check(connection: &Connection, parts: &[(Vec<u8>, &[Form])]) -> Result<(), SafetyError> {
     let forms = || parts.iter().flat_map(|(key, forms)| forms.iter().map(move |form| (key, form)));
     let commands: Vec<Cmd> =
         forms().map(|(key, (name, arguments))| cmd(name).arg(&key[..]).arg(*arguments).clone()).collect();
+    let (mut denied, mut refused, mut permitted) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let refusals = match connection.rehearse(&commands).await {
         Ok(refusals) => refusals,
-        Err(StoreError::Unavailable { kind: "noperm", .. }) => {
-            return Err(SafetyError::Denied { rights: "+multi".into() });
+        Err(error @ StoreError::Unavailable { kind: "noperm", .. }) => {
+            denied.insert("+multi".to_owned());
+            vec![Some(error); commands.len()]
         }
         // A server without transactions.
         Err(error) if is_denied(&error) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
-    let mut denied = BTreeSet::new();
     for ((key, (name, _)), refusal) in forms().zip(refusals) {
         match refusal {
-            Some(error) if is_denied_key(&error) && key.is_empty() => {}
-            Some(error) if is_denied_key(&error) => drop(denied.insert(format!("~{}", key.escape_ascii()))),
+            Some(error) if is_denied_key(&error) => drop(refused.insert(key)),
             Some(error) if is_denied(&error) => drop(denied.insert(format!("+{}", name.to_lowercase()))),
             // None, or a state of the server.
-            _ => {}
+            _ => drop(permitted.insert(key)),
         }
     }
+    let keys = parts.iter().map(|(key, _)| key).filter(|key| refused.contains(key) || !permitted.contains(key));
+    denied.extend(keys.filter(|key| !key.is_empty()).map(|key| format!("~{}", key.escape_ascii())));
     let rights = denied.into_iter().collect::<Vec<_>>().join(" ");
     if rights.is_empty() { Ok(()) } else { Err(SafetyError::Denied { rights }) }
 }

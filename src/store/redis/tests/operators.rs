@@ -38,10 +38,34 @@ async fn rights_that_are_missing_for_a_list_are_named() {
     assert_eq!(missing(None, Some(("RPUSH", key))).await, "", "its key is not known");
     assert_eq!(missing(None, Some(("RPUSH", command))).await, "+rpush");
     assert_eq!(missing(Some("jobs"), Some(("RPUSH", "OOM command not allowed"))).await, "", "a state of the server");
-    assert_eq!(
-        missing(Some("jobs"), Some(("MULTI", "NOPERM no permissions to run the 'multi' command"))).await,
-        "+multi"
-    );
+    // Nothing can be tested.
+    let multi = Some(("MULTI", "NOPERM no permissions to run the 'multi' command"));
+    assert_eq!(missing(Some("jobs"), multi).await, "+multi +rpush +type ~jobs");
+    assert_eq!(missing(None, multi).await, "+multi +rpush +type");
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_missing_rights_of_a_source_are_named_at_once() {
+    const KEY: &str = "NOPERM No permissions to access a key";
+    const COMMAND: &str = "NOPERM User u has no permissions to run the command";
+    let redis = Simulated::start([]).await;
+    let place = ExternalPlace::Hashes { key: "set".into(), unit: 1, prefix: "task:".into() };
+    let missing = async |refused: fn(&str, &str) -> Option<&'static str>| {
+        redis.server.reply_with(move |command| match &*command[0] {
+            "MULTI" => Some(Reply::ok()),
+            name => refused(name, &command[1]).map(Reply::error).or(Some(Reply::Status("QUEUED".into()))),
+        });
+        match rights::check_place(&redis.connection(), &place).await {
+            Err(SafetyError::Denied { rights }) => rights,
+            other => panic!("{other:?}"),
+        }
+    };
+    let named = missing(|_, key| key.starts_with("task:").then_some(KEY)).await;
+    assert_eq!(named, "~task:*", "the right to one key would not suffice");
+    let named = missing(|name, key| if key == "set" && name != "TYPE" { Some(COMMAND) } else { None }).await;
+    assert_eq!(named, "+zadd +zcard +zmscore +zrangebyscore +zrem", "its key was tested by TYPE");
+    let named = missing(|_, key| key.starts_with("task:").then_some(COMMAND)).await;
+    assert_eq!(named, "+del +hkeys +hlen +hstrlen +hvals +type ~task:*", "no command tested its key");
 }
 
 #[tokio::test(start_paused = true)]
