@@ -75,7 +75,9 @@ impl Queue {
                 }
                 self.move_named(route, ids, due, work, bulk, refused).await
             }
-            (PendingAction::Cancel, Selection::Where(filter)) if *filter == Filter::default() && before.is_none() => {
+            (PendingAction::Cancel, Selection::Where(filter))
+                if *filter == Filter::default() && before.is_none() && cursor.is_none() =>
+            {
                 self.purge_pending(route, Purge { ids: None, before: None, limit, dry_run, by }, deadline, bulk).await
             }
             (_, Selection::Where(filter)) => self.change_filtered(route, filter, work, cursor, bulk, refused).await,

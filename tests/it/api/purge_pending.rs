@@ -67,7 +67,14 @@ async fn a_request_that_selects_nothing_or_has_unknown_fields_changes_nothing() 
     ] {
         assert_eq!(server.call("POST", PURGE, invalid).await.problem(422), "invalid", "{invalid}");
     }
-    for odd in ["", "[]", r#"{"all":true,"reason":"x"}"#, r#"{"all":true,"dryrun":true}"#, r#"{"all":true"#] {
+    for odd in [
+        "",
+        "[]",
+        r#"{"all":true,"reason":"x"}"#,
+        r#"{"all":true,"dryrun":true}"#,
+        r#"{"all":true"#,
+        r#"{"all":true,"cursor":"AAAA"}"#,
+    ] {
         assert_eq!(server.call("POST", PURGE, odd).await.problem(400), "bad-request", "{odd}");
     }
     let query = server.call("POST", &format!("{PURGE}?dry_run=true"), r#"{"all":true}"#).await;

@@ -38,7 +38,7 @@ export function bytes(number) {
   return number < 1024 * 1024 ? `${(number / 1024).toFixed(1)} KiB` : `${(number / 1024 / 1024).toFixed(1)} MiB`;
 }
 
-/** A time in epoch ms; NaN if a Date cannot hold it. The API writes years after 9999 as milliseconds. */
+/** A time in epoch ms; NaN if a Date cannot hold it. The API writes times after the year 9999 in UTC as milliseconds. */
 export const instant = (text) => new Date(/^-?\d+$/.test(text) ? Number(text) : text).getTime();
 
 const clock = { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" };
