@@ -101,9 +101,10 @@ pub trait Failure {
 impl Failure for StoreError {
     fn has_unknown_outcome(&self) -> bool {
         match self {
+            // A full Redis refuses the first write of a script.
+            Self::Unavailable { kind: "oom", .. } | Self::Refused { .. } => false,
             // A script that fails at a key of another type may have written before.
             Self::Unavailable { .. } | Self::WrongType { .. } => true,
-            Self::Refused { .. } => false,
         }
     }
 }

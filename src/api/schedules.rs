@@ -270,6 +270,9 @@ pub async fn set(
     }
     let (route, of) = (new.route.clone(), Of::Schedule(&name));
     let result = api.queue.set_schedule(new).await;
+    if let Err(ScheduleError::Unconfigured(_, of)) = &result {
+        check_route(&caller.grant, of)?;
+    }
     let change = result.map_err(|error| caller.record_failed("set_schedule", &route, &of, 0, error))?;
     let is_changed = change != ScheduleChange::Unchanged;
     caller.record("set_schedule", &route, &of, is_changed.into());

@@ -177,12 +177,9 @@ impl Instance {
         let adds_routes = differences.routes.values().any(|change| *change == Change::Added);
         if differences.schedules || adds_routes {
             let file = FileSchedules { schedules: config.schedules.clone(), revision: config.schedules_revision };
-            let queue = self.queue.clone();
+            let (queue, is_first) = (self.queue.clone(), differences.schedules);
             let former = running.schedules.take().into_iter().collect();
-            let work = |stop| async move {
-                let registered = queue.registered();
-                schedules::run(file, queue, registered, stop).await;
-            };
+            let work = move |stop| async move { schedules::run(file, queue, is_first, stop).await };
             running.schedules = Some(self.units.start("schedules".to_owned(), former, work));
         }
         self.show(&running, config);

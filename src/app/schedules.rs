@@ -35,15 +35,11 @@ pub struct FileSchedules {
     pub revision: u64,
 }
 
-/// Runs until `stop`. `registered` changes when routes are registered, also in a Redis that was emptied.
-pub async fn run(
-    file: FileSchedules,
-    queue: Arc<Queue>,
-    mut registered: watch::Receiver<u64>,
-    mut stop: watch::Receiver<bool>,
-) {
+/// Runs until `stop`. Applies the file again when routes are registered, also in a Redis that was emptied.
+/// `is_first`: the file has not been applied before.
+pub async fn run(file: FileSchedules, queue: Arc<Queue>, mut is_first: bool, mut stop: watch::Receiver<bool>) {
+    let mut registered = queue.registered();
     let work = async {
-        let mut is_first = true;
         loop {
             registered.mark_unchanged();
             while let Err(error) = file.apply(&queue, is_first).await {
@@ -140,6 +136,8 @@ impl FileSchedules {
                 Err(error) => tracing::warn!(schedule = name, %error, "the schedule of the file is not set"),
             }
         }
+        // As they are now.
+        let all = read_all(queue).await?;
         for one in &all {
             match queue.restore_schedule(one).await {
                 Ok(false) => {}
@@ -151,23 +149,23 @@ impl FileSchedules {
         self.tidy(queue, &all, is_first).await
     }
 
-    /// Deletes schedules of files with a lower revision that are not in this one. At the start, also begins the metrics of
-    /// all, and reports the others that are not in the file.
+    /// Deletes schedules of files with a lower revision that are not in this one. Shows the metrics of the others. At the
+    /// start, also reports those that are not in the file.
     async fn tidy(&self, queue: &Queue, all: &[RouteSchedule], is_first: bool) -> Result<(), ScheduleError> {
         let owner = ScheduleOwner::File { revision: self.revision };
         for one in all {
             let name = one.name().to_owned();
-            if is_first {
-                metrics::begin_schedule(&name);
-                metrics::schedule_next(&name, one.sends_at());
-            }
+            metrics::begin_schedule(&name);
+            metrics::schedule_next(&name, one.sends_at());
             let ScheduleOwner::File { revision } = one.state.owner else { continue };
             if self.schedules.iter().any(|new| new.id == one.state.id) {
                 continue;
             }
             if revision < self.revision {
-                match queue.delete_schedule(&one.state.id, owner).await {
-                    Ok(_) => tracing::info!(schedule = name, "deleted: it is no longer in the file"),
+                match queue.delete(one, owner).await {
+                    Ok(_) => {
+                        tracing::info!(schedule = name, route = &*one.route, "deleted: it is no longer in the file");
+                    }
                     Err(error) if is_outage(&error) => return Err(error),
                     Err(error) => tracing::warn!(schedule = name, %error, "the schedule is not deleted"),
                 }

@@ -10,10 +10,7 @@ use crate::{
     message::{MessageId, Metadata, OccurrenceMessage, Recurring, StoredMessage, digest},
     metrics,
     recurrence::{Rule, RuleError, Timetable},
-    store::{
-        NextOccurrence, Partition, ScheduleChange, ScheduleDefinition, ScheduleOwner, ScheduleState, Scheduled,
-        StoreError,
-    },
+    store::{NextOccurrence, ScheduleChange, ScheduleDefinition, ScheduleOwner, ScheduleState, Scheduled, StoreError},
     time::UnixMillis,
 };
 
@@ -136,9 +133,8 @@ impl Queue {
     /// A route that is not configured, with a schedule of this id: that goes on when the route is configured again.
     async fn unconfigured_with(&self, id: &MessageId) -> Result<Option<Arc<str>>, QueueError> {
         let store = self.store();
-        for route in store.known_routes().await?.into_iter().filter(|route| !self.has_route(&route.name)) {
-            let first = Partition { route: route.name, index: 0, count: route.partitions };
-            let partition = first.among(first.count, id);
+        let all = store.known_partitions(id).await?;
+        for partition in all.into_iter().filter(|partition| !self.has_route(&partition.route)) {
             match store.has_schedule(&partition, id).await {
                 Ok(true) => return Ok(Some(partition.route)),
                 // Keys of another type hold no schedule.
@@ -286,7 +282,11 @@ impl Queue {
         Ok(self.registry.when_open(set).await?)
     }
 
-    async fn delete(&self, one: &RouteSchedule, owner: ScheduleOwner) -> Result<ScheduleChange, ScheduleError> {
+    /// Deletes a schedule on its route.
+    ///
+    /// # Errors
+    /// `Managed`, `Older` and `Moving`: it is still there.
+    pub async fn delete(&self, one: &RouteSchedule, owner: ScheduleOwner) -> Result<ScheduleChange, ScheduleError> {
         let store = self.store();
         let (id, name) = (&one.state.id, one.name().to_owned());
         let partition = &self.partition(&one.route, id)?;
@@ -308,8 +308,12 @@ impl Queue {
     /// # Errors
     /// `Unknown` if there is none.
     pub async fn delete_schedule(&self, id: &MessageId, owner: ScheduleOwner) -> Result<RouteSchedule, ScheduleError> {
-        let mut deleted = None;
-        for one in self.known_schedules(id).await? {
+        let (mut deleted, all) = (None, self.known_schedules(id).await?);
+        let is_managed = |one: &RouteSchedule| matches!(one.state.owner, ScheduleOwner::File { .. });
+        if owner == ScheduleOwner::Api && all.iter().any(is_managed) {
+            return Err(ScheduleError::Managed(id.schedule().unwrap_or_default().to_owned()));
+        }
+        for one in all {
             if self.delete(&one, owner).await? != ScheduleChange::Absent {
                 deleted.get_or_insert(one);
             }

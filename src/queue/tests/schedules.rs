@@ -170,6 +170,9 @@ async fn a_call_changes_all_schedules_of_a_name() {
     );
     other.pause_schedule(&of("a"), false).await.unwrap();
     assert!(bench.queue.pause_schedule(&of("a"), false).await.unwrap().1, "one of both was paused");
+    let managed = bench.queue.delete_schedule(&of("a"), API).await.unwrap_err();
+    assert!(matches!(managed, ScheduleError::Managed(_)), "{managed}");
+    assert_eq!(bench.all().await, ["a of other", "a of r"]);
     bench.queue.delete_schedule(&of("a"), FILE).await.unwrap();
     assert!(bench.all().await.is_empty());
 }

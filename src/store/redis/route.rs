@@ -11,7 +11,7 @@ use super::{
     script,
 };
 use crate::{
-    message::{HistoryLimits, MAX_PARTITIONS, Metadata, Remember, RouteLimits},
+    message::{HistoryLimits, MAX_PARTITIONS, MessageId, Metadata, Remember, RouteLimits},
     sink::template::FlowTemplate,
     store::{Partition, RouteFlow, StoreError},
     time::MAX_DELAY_MILLIS,
@@ -448,10 +448,25 @@ impl RedisStore {
     /// The registered routes with this release's data version, by name. Includes routes that other instances
     /// registered.
     pub async fn known_routes(&self) -> Result<Vec<RouteSettings>, StoreError> {
+        Ok(self.known().await?.into_iter().map(|known| known.settings).collect())
+    }
+
+    async fn known(&self) -> Result<Vec<KnownRoute>, StoreError> {
         let routes_key = routes_key(&self.prefix);
         let known: BTreeMap<String, String> =
             self.servers.run(&routes_key, redis::cmd("HGETALL").arg(&routes_key)).await?;
-        Ok(known.iter().filter_map(|(name, json)| Some(RouteSettings::from_json(name, json)?.settings)).collect())
+        Ok(known.iter().filter_map(|(name, json)| RouteSettings::from_json(name, json)).collect())
+    }
+
+    /// The partitions of all registered routes that `id` belongs to, also former ones.
+    pub async fn known_partitions(&self, id: &MessageId) -> Result<Vec<Partition>, StoreError> {
+        let known = self.known().await?.into_iter();
+        let partitions =
+            known.flat_map(|KnownRoute { settings: RouteSettings { name, partitions, .. }, former, .. }| {
+                let counts = [Some(partitions), former].into_iter().flatten();
+                counts.map(move |count| Partition { route: name.clone(), index: id.partition(count), count })
+            });
+        Ok(partitions.collect())
     }
 
     /// Pauses a current or former partition of a route. `by`: one line. Waits for replicas, if durability requires it.

@@ -302,6 +302,12 @@ async fn a_route_that_comes_back_does_not_send_the_schedules_that_moved_to_anoth
     .await;
     let shown = client.call("GET", "/v1/schedules/tick", "").await.json;
     assert_eq!(shown["route"], "new", "{shown}");
+    // An occurrence that waited on the former route may have been sent; none follows it.
+    sleep(Duration::from_secs(1)).await;
+    let before = receiver.count();
+    let later = receiver.wait_for(before + 3, MAX_WAIT).await;
+    let routes: BTreeSet<_> = later[before..].iter().map(|request| request.header("punctual-route")).collect();
+    assert_eq!(routes.into_iter().collect::<Vec<_>>(), ["new"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

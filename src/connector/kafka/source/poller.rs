@@ -10,6 +10,8 @@
 //! records are committed. The next owner reads the others again.
 
 use std::{
+    cell::RefCell,
+    collections::BTreeSet,
     sync::{
         Arc,
         mpsc::{Receiver, RecvTimeoutError},
@@ -255,15 +257,16 @@ impl Poller {
                 // A topic that was read before, and has no committed offset, was deleted and created again.
                 let is_younger =
                     |topic: &str| self.membership.was_missing(topic) || self.membership.positions().was_read(topic);
-                let start = |topic: &str| (!is_younger(topic)).then_some(self.start);
+                let without_offsets = RefCell::new(BTreeSet::new());
+                let start = |topic: &str| {
+                    without_offsets.borrow_mut().insert(topic.to_owned());
+                    (!is_younger(topic)).then_some(self.start)
+                };
                 let positions = start_positions(&self.client, assigned, start, START_TIMEOUT)?;
-                for position in &positions {
-                    let committed = self.membership.positions().insert(position.clone());
-                    if let Some(committed) = committed
-                        && self.ends_before(&position.partition, committed)
-                    {
-                        self.report_reset(&position.partition, position.next, committed);
-                    }
+                let insert = |position: &StartPosition| self.membership.positions().insert(position.clone());
+                let lower = positions.iter().filter_map(|position| Some((position, insert(position)?))).collect();
+                for (position, committed) in self.begun_again(lower, &without_offsets.into_inner()) {
+                    self.report_reset(&position.partition, position.next, committed);
                 }
                 self.assign(&positions).map_err(|error| error.to_string())?;
                 self.state.assigned = Some(Instant::now());
@@ -293,13 +296,26 @@ impl Poller {
         Ok(())
     }
 
-    /// Whether the log of a partition ends before an offset that was committed. Otherwise that commit was lost, with the
-    /// session of this member.
-    fn ends_before(&self, partition: &TopicPartition, committed: i64) -> bool {
+    /// The positions in `lower`, which are below the offset that this process committed, with a log that began again: the
+    /// topic has no committed offset, or the log ends before that one. Otherwise the commit was lost, with the session of
+    /// this member.
+    fn begun_again<'a>(
+        &self,
+        mut lower: Vec<(&'a StartPosition, i64)>,
+        without_offsets: &BTreeSet<String>,
+    ) -> Vec<(&'a StartPosition, i64)> {
         let mut list = TopicPartitionList::new();
-        list.add_partition(&partition.topic, partition.index);
-        let marks = watermarks(&self.client, &list, Instant::now() + START_TIMEOUT);
-        marks.is_ok_and(|marks| marks.get(partition).is_some_and(|(_, end)| *end < committed))
+        for (StartPosition { partition, .. }, _) in &lower {
+            list.add_partition(&partition.topic, partition.index);
+        }
+        // Without an answer, the end of a log is unknown.
+        let marks = watermarks(&self.client, &list, Instant::now() + START_TIMEOUT).unwrap_or_default();
+        let ends_before =
+            |partition: &TopicPartition, committed: i64| marks.get(partition).is_some_and(|(_, end)| *end < committed);
+        lower.retain(|(StartPosition { partition, .. }, committed)| {
+            without_offsets.contains(&*partition.topic) || ends_before(partition, *committed)
+        });
+        lower
     }
 
     fn assign(&self, positions: &[StartPosition]) -> KafkaResult<()> {

@@ -116,8 +116,14 @@ fn a_commit_that_failed_is_repeated() {
 fn a_log_that_ends_before_a_committed_offset_began_again() {
     let cluster = cluster();
     let poller = IdlePoller::new(&cluster, &[]).poller;
-    assert!(poller.ends_before(&partition(), 1));
-    assert!(!poller.ends_before(&partition(), 0), "a commit was lost");
+    let (start, topics) = (start(), BTreeSet::from(["t".to_owned()]));
+    let reported = |committed: i64, topics: &BTreeSet<String>| {
+        let lower = poller.begun_again(vec![(&start, committed)], topics);
+        lower.len() == 1
+    };
+    assert!(reported(1, &BTreeSet::new()));
+    assert!(!reported(0, &BTreeSet::new()), "a commit was lost");
+    assert!(reported(0, &topics), "the topic has no committed offset");
 }
 
 #[tokio::test(start_paused = true)]
