@@ -110,9 +110,25 @@ impl FileSchedules {
     /// # Errors
     /// When Redis is unavailable, or a schedule is being moved: to be repeated.
     pub async fn apply(&self, queue: &Queue, is_first: bool) -> Result<(), ScheduleError> {
-        let all = read_all(queue).await?;
-        let mut known: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        let mut all = read_all(queue).await?;
+        if self.set(queue, &all, is_first).await? {
+            all = read_all(queue).await?;
+        }
         for one in &all {
+            match queue.restore_schedule(one).await {
+                Ok(false) => {}
+                Ok(true) => tracing::warn!(schedule = one.name(), "its message was lost: it is set again"),
+                Err(error) if is_outage(&error) => return Err(error),
+                Err(error) => tracing::warn!(schedule = one.name(), %error, "its message was lost"),
+            }
+        }
+        self.tidy(queue, &all, is_first).await
+    }
+
+    /// Sets the schedules that are not in Redis as they are in the file. Returns whether there were any.
+    async fn set(&self, queue: &Queue, all: &[RouteSchedule], is_first: bool) -> Result<bool, ScheduleError> {
+        let mut known: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for one in all {
             known.entry(&one.state.id).or_default().push(one);
         }
         let owner = ScheduleOwner::File { revision: self.revision };
@@ -126,7 +142,9 @@ impl FileSchedules {
         let is_older = |one: &RouteSchedule| matches!(one.state.owner, ScheduleOwner::File { revision } if revision > self.revision);
         let sets_absent = is_first || !all.iter().any(is_older);
         let is_due = |new: &&NewSchedule| !is_set(new) && (sets_absent || known.contains_key(&new.id));
+        let mut has_set = false;
         for new in self.schedules.iter().filter(is_due) {
+            has_set = true;
             let name = new.id.schedule().unwrap_or_default();
             match queue.set_schedule(new.clone()).await {
                 Ok(ScheduleChange::Unchanged) => {}
@@ -136,42 +154,38 @@ impl FileSchedules {
                 Err(error) => tracing::warn!(schedule = name, %error, "the schedule of the file is not set"),
             }
         }
-        // As they are now.
-        let all = read_all(queue).await?;
-        for one in &all {
-            match queue.restore_schedule(one).await {
-                Ok(false) => {}
-                Ok(true) => tracing::warn!(schedule = one.name(), "its message was lost: it is set again"),
-                Err(error) if is_outage(&error) => return Err(error),
-                Err(error) => tracing::warn!(schedule = one.name(), %error, "its message was lost"),
-            }
-        }
-        self.tidy(queue, &all, is_first).await
+        Ok(has_set)
     }
 
-    /// Deletes schedules of files with a lower revision that are not in this one. Shows the metrics of the others. At the
-    /// start, also reports those that are not in the file.
+    /// Deletes schedules of files with a lower revision that are not in this one. At the start, reports those of other files.
+    /// Shows the metrics of all that are left.
     async fn tidy(&self, queue: &Queue, all: &[RouteSchedule], is_first: bool) -> Result<(), ScheduleError> {
         let owner = ScheduleOwner::File { revision: self.revision };
-        for one in all {
-            let name = one.name().to_owned();
-            metrics::begin_schedule(&name);
-            metrics::schedule_next(&name, one.sends_at());
-            let ScheduleOwner::File { revision } = one.state.owner else { continue };
-            if self.schedules.iter().any(|new| new.id == one.state.id) {
-                continue;
+        let revision_elsewhere = |one: &RouteSchedule| match one.state.owner {
+            ScheduleOwner::File { revision } if self.schedules.iter().all(|new| new.id != one.state.id) => {
+                Some(revision)
             }
-            if revision < self.revision {
-                match queue.delete(one, owner).await {
-                    Ok(_) => {
-                        tracing::info!(schedule = name, route = &*one.route, "deleted: it is no longer in the file");
-                    }
-                    Err(error) if is_outage(&error) => return Err(error),
-                    Err(error) => tracing::warn!(schedule = name, %error, "the schedule is not deleted"),
+            _ => None,
+        };
+        let is_former = |one: &&RouteSchedule| revision_elsewhere(one).is_some_and(|revision| revision < self.revision);
+        let (former, left): (Vec<_>, Vec<_>) = all.iter().partition(is_former);
+        for one in former {
+            match queue.delete(one, owner).await {
+                Ok(_) => {
+                    let (schedule, route) = (one.name(), &*one.route);
+                    tracing::info!(schedule, route, "deleted: it is no longer in the file");
                 }
-            } else if is_first {
+                Err(error) if is_outage(&error) => return Err(error),
+                Err(error) => tracing::warn!(schedule = one.name(), %error, "the schedule is not deleted"),
+            }
+        }
+        // A deletion removes the gauge of its name, which another route can have too.
+        for one in left {
+            metrics::begin_schedule(one.name());
+            metrics::schedule_next(one.name(), one.sends_at());
+            if is_first && revision_elsewhere(one).is_some() {
                 tracing::warn!(
-                    schedule = name,
+                    schedule = one.name(),
                     "the schedule of another file is not in this one, and goes on: to delete it, raise \
                      `schedules_revision`"
                 );

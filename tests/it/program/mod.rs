@@ -43,6 +43,7 @@ mod readers;
 mod redis_outage;
 pub mod refusals;
 mod reload;
+mod removed_routes;
 mod repartition;
 mod rights;
 mod schedule_faults;

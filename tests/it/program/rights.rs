@@ -150,23 +150,23 @@ async fn the_rights_that_the_documents_list_are_enough() {
     assert_nothing_was_denied(&redis).await;
 }
 
+/// A message of each source arrives in the list.
+async fn both_sources_deliver(redis: &RedisServer) {
+    let mut pipe = redis::pipe();
+    pipe.hset("task:1", "field", "value").zadd("theirs", "task:1", 1);
+    pipe.set_ex("dp:q:msg:one", "body", 100).hset("dp:q:retry:cnt", "one", 1).zadd("dp:q:pending", "one", 1);
+    pipe.exec_async(&mut redis.connection().await).await.expect("written");
+    eventually("both are delivered", Duration::from_secs(5), async || (length(redis, "jobs").await == 2).then_some(()))
+        .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_further_rights_are_enough_for_lists_and_sources_on_the_same_redis() {
     let redis = RedisServer::start_with(&["--notify-keyspace-events", "Kzl"]).await;
     let (rule, further) = documented();
     limit(&redis, &[&rule[..], &further, &PATTERNS].concat()).await;
     let punctual = Punctual::start(&with_list_and_sources(&redis)).await;
-    let mut raw = redis.connection().await;
-    let mut pipe = redis::pipe();
-    pipe.hset("task:1", "field", "value").zadd("theirs", "task:1", 1);
-    pipe.set_ex("dp:q:msg:one", "body", 100).hset("dp:q:retry:cnt", "one", 1).zadd("dp:q:pending", "one", 1);
-    pipe.exec_async(&mut raw).await.expect("written");
-    eventually("both are delivered", Duration::from_secs(5), async || {
-        let count: u64 =
-            redis::cmd("LLEN").arg("jobs").query_async(&mut redis.connection().await).await.expect("a list");
-        (count == 2).then_some(())
-    })
-    .await;
+    both_sources_deliver(&redis).await;
     let sources = Client::of(&punctual).call("GET", "/v1/sources", "").await;
     assert_eq!(sources.status, 200);
     assert_eq!(warnings(&punctual), [""; 0]);
@@ -244,15 +244,7 @@ async fn one_check_names_all_missing_rights_and_they_are_enough() {
     let ended = workplace.run(&["check", "--connect"]).await;
     assert_eq!(ended.code, Some(0), "{}", ended.out);
     let _punctual = Punctual::start(&with_list_and_sources(&redis)).await;
-    let mut raw = redis.connection().await;
-    let mut pipe = redis::pipe();
-    pipe.hset("task:1", "field", "value").zadd("theirs", "task:1", 1);
-    pipe.set_ex("dp:q:msg:one", "body", 100).hset("dp:q:retry:cnt", "one", 1).zadd("dp:q:pending", "one", 1);
-    pipe.exec_async(&mut raw).await.expect("written");
-    eventually("both are delivered", Duration::from_secs(5), async || {
-        (length(&redis, "jobs").await == 2).then_some(())
-    })
-    .await;
+    both_sources_deliver(&redis).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

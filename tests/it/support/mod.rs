@@ -22,6 +22,7 @@ pub mod scale;
 mod sending;
 pub mod sentinels;
 pub mod servers;
+mod signal;
 pub mod spans;
 mod tests;
 

@@ -25,14 +25,14 @@ use punctual::{
     sink::template::{Allow, Place, Template},
     tls::TlsFiles,
 };
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use tokio::{
     io::AsyncWriteExt,
     sync::{Mutex, MutexGuard, OnceCell},
     time::{Instant, sleep, timeout},
 };
 
-use super::{Authority, port::Port, servers};
+use super::{Authority, port::Port, servers, signal};
 
 /// Maximum duration of a start on a busy machine; an idle one takes 4 to 9 s.
 const START: Duration = Duration::from_secs(90);
@@ -302,9 +302,7 @@ impl RabbitMq {
     }
 
     fn signal(&self, signal: Signal) {
-        let id = self.node.as_ref().expect("it runs").id();
-        let pid = Pid::from_raw(i32::try_from(id).expect("a process id")).expect("not zero");
-        kill_process(pid, signal).expect("it runs and is ours");
+        signal::send(self.node.as_ref().expect("it runs").id(), signal);
     }
 
     /// As `kill -9` does it.

@@ -5,11 +5,11 @@ use std::{
 
 use punctual::tls::TlsFiles;
 use redis::Value;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-use super::{Authority, port::Port, redis_tls, servers};
+use super::{Authority, port::Port, redis_tls, servers, signal};
 
 /// Maximum time until a replica is in step.
 const IN_STEP: Duration = Duration::from_secs(30);
@@ -192,8 +192,7 @@ impl RedisServer {
     }
 
     fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.pid().try_into().expect("a process id")).expect("not zero");
-        kill_process(pid, signal).expect("it runs and is ours");
+        signal::send(self.pid(), signal);
     }
 
     fn client(&self) -> redis::Client {

@@ -5,14 +5,17 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use tempfile::TempDir;
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
     time::{Instant, sleep},
 };
 
-use super::{super::port::Port, client};
+use super::{
+    super::{port::Port, signal},
+    client,
+};
 
 /// Maximum duration of a start, on a busy machine.
 const START: Duration = Duration::from_mins(2);
@@ -97,9 +100,7 @@ impl Broker {
     }
 
     fn signal(&self, signal: Signal) {
-        let id = self.child.as_ref().expect("it runs").id();
-        let pid = Pid::from_raw(i32::try_from(id).expect("a process id")).expect("not zero");
-        kill_process(pid, signal).expect("it runs and is ours");
+        signal::send(self.child.as_ref().expect("it runs").id(), signal);
     }
 
     /// Starts it again if a test stopped or killed it.
